@@ -1,0 +1,25 @@
+"""Models and datasets by name, for experiments, examples and tests.
+
+torchvision, timm and scikit-learn are imported when something of theirs is asked for.
+"""
+
+from canon.zoo.compatibility import import_timm, import_torchvision
+from canon.zoo.models import (
+    DEFAULT_SIZE,
+    PAPER_MODELS,
+    example_input,
+    input_size,
+    model,
+    model_names,
+)
+
+__all__ = [
+    "DEFAULT_SIZE",
+    "PAPER_MODELS",
+    "example_input",
+    "import_timm",
+    "import_torchvision",
+    "input_size",
+    "model",
+    "model_names",
+]

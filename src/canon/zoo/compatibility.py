@@ -1,0 +1,62 @@
+"""The one place that knows how to import torchvision beside a torch it was not built for.
+
+torchvision's binary wheel registers its operators in a compiled library. When that library was
+built for another torch (a CUDA build beside a CPU torch, say) it is skipped in silence, and the
+import then dies with `operator torchvision::nms does not exist`, because two of torchvision's
+Python files attach kernels to operators nobody defined. The models and datasets need none of those
+operators, so naming them first is enough.
+
+With a matching pair nothing here runs but a plain import.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+import torch
+
+from canon.errors import MissingExtraError
+
+_OPERATORS = ("nms", "qnms")
+_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+# A library handle undoes its definitions when it is collected, so it must live as long as we do.
+_definitions: list[torch.library.Library] = []
+
+
+def import_torchvision() -> ModuleType:
+    """Import torchvision, defining its detection operators first when its own library cannot."""
+    try:
+        return importlib.import_module("torchvision")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "torchvision", "zoo") from error
+    except RuntimeError as error:
+        if "torchvision::nms" not in str(error):
+            raise
+    _forget("torchvision")
+    _define_operators()
+    return importlib.import_module("torchvision")
+
+
+def import_timm() -> ModuleType:
+    """Import timm, which imports torchvision itself."""
+    import_torchvision()
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "timm", "zoo") from error
+
+
+def _define_operators() -> None:
+    library = torch.library.Library("torchvision", "FRAGMENT")
+    for operator in _OPERATORS:
+        library.define(operator + _SIGNATURE)
+    _definitions.append(library)
+
+
+def _forget(package: str) -> None:
+    """Drop a half-imported package, so that the next import starts over."""
+    for name in list(sys.modules):
+        if name == package or name.startswith(package + "."):
+            del sys.modules[name]

@@ -1,0 +1,102 @@
+"""Public architectures by name, exactly as torchvision and timm build them.
+
+Nothing is rewritten for small images: the four models of the paper run as they are. A name is
+looked up in torchvision first and then in timm; the prefix `timm:` asks for timm's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.errors import ZooError
+from canon.zoo.compatibility import import_timm, import_torchvision
+
+PAPER_MODELS: Final = ("resnet18", "efficientnet_b0", "inception_v3", "densenet121")
+"""The four architectures of the paper's evaluation."""
+
+DEFAULT_SIZE: Final = 32
+"""Height and width of the images of every dataset in the zoo."""
+
+# The smallest square image that these models can take, where that is more than 32.
+_MINIMUM_SIZE: Final = {"inception_v3": 75, "alexnet": 63, "maxvit_t": 224}
+# Models with an auxiliary classifier, which only trains and would change the type of the output.
+_WITHOUT_AUXILIARY_HEAD: Final = {
+    "inception_v3": {"aux_logits": False, "init_weights": True},
+    "googlenet": {"aux_logits": False, "init_weights": True},
+}
+_TIMM_PREFIX: Final = "timm:"
+
+
+def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
+    """Build an untrained model with `classes` outputs, in evaluation mode.
+
+    The initial weights depend on `seed` alone; torch's global random state is left as it was.
+
+    >>> network = model("resnet18", classes=10)
+    >>> network(example_input("resnet18")).shape
+    torch.Size([2, 10])
+    """
+    if classes < 1:
+        raise ZooError(f"a model needs at least one class, got {classes}", where=name)
+    source, bare = _resolve(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if source == "torchvision":
+            extra: dict[str, Any] = _WITHOUT_AUXILIARY_HEAD.get(bare, {})
+            built = import_torchvision().models.get_model(
+                bare, weights=None, num_classes=classes, **extra
+            )
+        else:
+            built = import_timm().create_model(bare, pretrained=False, num_classes=classes)
+    assert isinstance(built, nn.Module), f"{name} built a {type(built).__name__}"
+    return built.eval()
+
+
+def input_size(name: str) -> int:
+    """Height and width of the images this model is fed: 32, or the least it can take."""
+    source, bare = _resolve(name)
+    if source == "torchvision":
+        if bare.startswith("vit_"):
+            return 224
+        return _MINIMUM_SIZE.get(bare, DEFAULT_SIZE)
+    config = import_timm().get_pretrained_cfg(bare)
+    if config is None:
+        return DEFAULT_SIZE
+    if config.fixed_input_size:
+        return int(config.input_size[-1])
+    if config.min_input_size is not None:
+        return max(DEFAULT_SIZE, int(config.min_input_size[-1]))
+    return _MINIMUM_SIZE.get(bare, DEFAULT_SIZE)
+
+
+def example_input(name: str, *, batch: int = 2, seed: int = 0) -> Tensor:
+    """A random batch of images of the size this model is fed."""
+    size = input_size(name)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, 3, size, size, generator=generator)
+
+
+def model_names() -> tuple[str, ...]:
+    """Every torchvision classification model that `model` can build, sorted."""
+    models = import_torchvision().models
+    return tuple(sorted(models.list_models(module=models)))
+
+
+def _resolve(name: str) -> tuple[str, str]:
+    """Which library builds this name, and what that library calls it."""
+    bare = name.removeprefix(_TIMM_PREFIX)
+    if bare == name and bare in model_names():
+        return "torchvision", bare
+    timm = import_timm()
+    if timm.is_model(bare):
+        return "timm", bare
+    known = sorted({*model_names(), *timm.list_models()})
+    near = difflib.get_close_matches(bare, known, n=3)
+    raise ZooError(
+        f"neither torchvision nor timm has a model '{bare}'",
+        hint=f"Did you mean {', '.join(near)}?" if near else None,
+    )

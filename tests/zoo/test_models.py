@@ -1,0 +1,70 @@
+"""Models by name, and the import that must work beside a torch of another build."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from canon import zoo
+from canon.errors import ZooError
+
+
+@pytest.mark.parametrize("name", zoo.PAPER_MODELS)
+def test_paper_models_run_at_their_input_size(name: str) -> None:
+    network = zoo.model(name, classes=7)
+    assert not network.training, "a built model is ready to be traced"
+    with torch.no_grad():
+        assert network(zoo.example_input(name)).shape == (2, 7)
+
+
+def test_inception_is_fed_its_smallest_legal_size() -> None:
+    network = zoo.model("inception_v3")
+    assert zoo.input_size("inception_v3") == 75
+    with pytest.raises(RuntimeError):
+        network(torch.zeros(1, 3, 74, 74))
+
+
+def test_timm_models_by_prefix_and_by_bare_name() -> None:
+    assert type(zoo.model("timm:resnet18")) is not type(zoo.model("resnet18"))
+    with torch.no_grad():
+        name = "mobilenetv4_conv_small"
+        assert zoo.model(name)(zoo.example_input(name)).shape == (2, 10)
+
+
+def test_weights_depend_on_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    first = zoo.model("resnet18", seed=3).state_dict()
+    assert torch.equal(before, torch.random.get_rng_state()), "global state was disturbed"
+    torch.manual_seed(2)
+    again = zoo.model("resnet18", seed=3).state_dict()
+    other = zoo.model("resnet18", seed=4).state_dict()
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
+
+
+def test_unknown_model_names_its_neighbours() -> None:
+    with pytest.raises(ZooError, match="Did you mean resnet18"):
+        zoo.model("resnet81")
+
+
+def test_no_classes() -> None:
+    with pytest.raises(ZooError, match="at least one class"):
+        zoo.model("resnet18", classes=0)
+
+
+def test_import_of_zoo_loads_no_extra() -> None:
+    code = (
+        "import sys, canon.zoo, canon.watermarks;"
+        "extras = {'torchvision', 'timm', 'sklearn', 'safetensors'} & set(sys.modules);"
+        "assert not extras, extras"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_torchvision_imports_in_a_fresh_process() -> None:
+    code = "import canon.zoo as z; z.import_torchvision().models.resnet18; z.import_timm()"
+    subprocess.run([sys.executable, "-c", code], check=True)
