@@ -1,0 +1,51 @@
+# Every command sets up what it needs: a virtual environment in .venv, with the exact versions of constraints.txt.
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_FLAGS ?=
+BENCH_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help install test demo lint format bench clean
+
+help: ## Say what can be made
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# torch goes first and alone: with it in place, no other package can pull in another build of it.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Canon needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) setuptools torch
+	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	@touch $(STAMP)
+
+install: $(STAMP) ## Make the virtual environment
+
+test: $(STAMP) ## Run the tests and the examples in the docstrings
+	$(BIN)/python -m pytest -n $(JOBS) --durations=10 $(PYTEST_FLAGS)
+
+demo: $(STAMP) ## Watermark a network, hide it, bring it back, and prove it
+	$(BIN)/canon demo
+
+lint: $(STAMP) ## Check style, types and the order of the layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Put the code in its standard form
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: $(STAMP) ## Measure
+	$(BIN)/canon bench $(BENCH_FLAGS)
+
+clean: ## Remove what the other commands made
+	rm -rf $(VENV) build dist runs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	find . -name '*.egg-info' -prune -exec rm -rf {} +
+	find . -name __pycache__ -prune -exec rm -rf {} +
