@@ -3,7 +3,11 @@
 torchvision, timm and scikit-learn are imported when something of theirs is asked for.
 """
 
+from __future__ import annotations
+
+from canon.watermarks.data import Dataset
 from canon.zoo.compatibility import import_timm, import_torchvision
+from canon.zoo.datasets import dataset, dataset_names
 from canon.zoo.models import (
     DEFAULT_SIZE,
     PAPER_MODELS,
@@ -16,6 +20,9 @@ from canon.zoo.models import (
 __all__ = [
     "DEFAULT_SIZE",
     "PAPER_MODELS",
+    "Dataset",
+    "dataset",
+    "dataset_names",
     "example_input",
     "import_timm",
     "import_torchvision",

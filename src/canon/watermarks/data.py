@@ -1,0 +1,128 @@
+"""Labelled images for training, as one frozen value.
+
+Where the images come from is none of this file's business: `canon.zoo` fills it from public
+datasets, and a user fills it from their own tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from canon.errors import DataError
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test images with their labels.
+
+    >>> images, labels = torch.zeros(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
+    >>> data = Dataset("tiny", 2, images, labels, images, labels)
+    >>> data.images_at(data.train_images[:2], "cpu").shape
+    torch.Size([2, 3, 8, 8])
+    """
+
+    name: str
+    """How records and messages call it."""
+    classes: int
+    """Number of classes; labels are below it."""
+    train_images: Tensor
+    """Normalised float images, `N×C×H×W`."""
+    train_labels: Tensor
+    """Class of each training image, int64."""
+    test_images: Tensor
+    """Images that never train."""
+    test_labels: Tensor
+    """Class of each test image, int64."""
+    input_size: int | None = None
+    """Height and width that batches are resized to as they are drawn; None leaves them alone."""
+
+    def __post_init__(self) -> None:
+        _check_split(self.name, "train", self.train_images, self.train_labels, self.classes)
+        _check_split(self.name, "test", self.test_images, self.test_labels, self.classes)
+        if len(self.train_images) == 0:
+            raise DataError(
+                f"the dataset '{self.name}' has no training images",
+                hint="Embedding a watermark trains the model, so give at least one batch.",
+            )
+
+    def resized(self, size: int) -> Dataset:
+        """The same images, drawn at another height and width."""
+        return replace(self, input_size=size)
+
+    def limited(self, train: int, test: int) -> Dataset:
+        """The first `train` and `test` images alone."""
+        return replace(
+            self,
+            train_images=self.train_images[:train],
+            train_labels=self.train_labels[:train],
+            test_images=self.test_images[:test],
+            test_labels=self.test_labels[:test],
+        )
+
+    def to(self, device: str | torch.device) -> Dataset:
+        """The same images, held on a device."""
+        return replace(
+            self,
+            train_images=self.train_images.to(device),
+            train_labels=self.train_labels.to(device),
+            test_images=self.test_images.to(device),
+            test_labels=self.test_labels.to(device),
+        )
+
+    def images_at(self, images: Tensor, device: str | torch.device) -> Tensor:
+        """Images as the model sees them: on its device, at the input size."""
+        images = images.to(device)
+        if self.input_size is None or images.shape[-1] == self.input_size:
+            return images
+        size = (self.input_size, self.input_size)
+        return functional.interpolate(images, size=size, mode="bilinear", align_corners=False)
+
+    def shuffled_batches(
+        self, size: int, generator: torch.Generator, device: str | torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """One pass over the training images in random order, without a last batch of one image.
+
+        A norm layer cannot take statistics of a single image, hence the exception.
+        """
+        order = torch.randperm(len(self.train_images), generator=generator)
+        for index in order.split(size):
+            if len(index) == 1 and len(order) > 1:
+                continue
+            index = index.to(self.train_images.device)
+            labels = self.train_labels[index].to(device)
+            yield self.images_at(self.train_images[index], device), labels
+
+    def test_batches(
+        self, size: int, device: str | torch.device
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The test images in their order."""
+        for images, labels in zip(
+            self.test_images.split(size), self.test_labels.split(size), strict=True
+        ):
+            yield self.images_at(images, device), labels.to(device)
+
+
+def _check_split(name: str, split: str, images: Tensor, labels: Tensor, classes: int) -> None:
+    where = f"{split} split of '{name}'"
+    if images.ndim != 4 or not images.is_floating_point():
+        raise DataError(
+            f"images must be a float tensor of shape N×C×H×W, got {tuple(images.shape)} "
+            f"of {images.dtype}",
+            where=where,
+        )
+    if labels.shape != (len(images),) or labels.dtype != torch.int64:
+        raise DataError(
+            f"expected {len(images)} int64 labels, got {tuple(labels.shape)} of {labels.dtype}",
+            where=where,
+        )
+    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+        raise DataError(
+            f"labels run from {int(labels.min())} to {int(labels.max())}, "
+            f"but there are {classes} classes",
+            where=where,
+        )
