@@ -1,0 +1,1 @@
+"""Neural structural obfuscation as programs of transforms on channel spaces."""

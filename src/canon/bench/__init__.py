@@ -1,0 +1,1 @@
+"""Measured cases, one record each."""

@@ -1,0 +1,17 @@
+"""The `canon` command: the only part that reads arguments, prints, and chooses exit codes."""
+
+from __future__ import annotations
+
+import sys
+
+
+def run() -> None:
+    """Run the command line and exit. Without the `cli` extra, say in one line how to get it."""
+    try:
+        from canon.cli.main import app, execute
+    except ModuleNotFoundError as error:
+        if error.name != "typer":
+            raise
+        print("error: 'typer' is not installed; run: pip install 'canon-nso[cli]'", file=sys.stderr)
+        sys.exit(2)
+    sys.exit(execute(app))

@@ -1,0 +1,5 @@
+"""`python -m canon.cli`."""
+
+from canon.cli import run
+
+run()

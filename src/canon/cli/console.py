@@ -1,0 +1,85 @@
+"""What a verb says: results on standard output, everything else on standard error.
+
+On a terminal there are colours and progress bars; in a pipe or a log there are plain lines. With `--json` standard
+output holds one JSON document and nothing more.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, is_dataclass
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, final
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+@final
+@dataclass(frozen=True)
+class Talker:
+    """Speaks to the user in the way one run asked for."""
+
+    as_json: bool = False
+    """Whether standard output is for a program to read."""
+    out: Console = field(default_factory=Console)
+    """Where results go."""
+    err: Console = field(default_factory=lambda: Console(stderr=True))
+    """Where progress and remarks go."""
+
+    def result(self, data: object, text: RenderableType) -> None:
+        """Print a result: `data` as JSON, or `text` for a person."""
+        if self.as_json:
+            self.out.file.write(json.dumps(to_jsonable(data), indent=2, allow_nan=False) + "\n")
+        else:
+            self.out.print(text)
+
+    def note(self, text: str) -> None:
+        """Print a remark for a person. The text is printed as it is: brackets in it are not markup."""
+        if not self.as_json:
+            self.err.print(escape(text), highlight=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self, what: str, total: int) -> Iterator[Callable[[], None]]:
+        """Show that `total` steps of `what` are under way; call what it gives after each step.
+
+        A terminal gets a bar that vanishes at the end; anything else gets one line at the start.
+        """
+        if self.as_json or not self.err.is_terminal:
+            self.note(f"{what} ({total})")
+            yield lambda: None
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=self.err, transient=True) as bar:
+            task = bar.add_task(escape(what), total=total)
+            yield lambda: bar.advance(task)
+
+
+def to_jsonable(value: object) -> Any:
+    """Turn results into what JSON can hold: dataclasses to objects, paths to text, numbers that are not finite to null.
+
+    >>> to_jsonable({"residual": float("inf"), "file": PurePath("a/b"), "widths": (1, 2)})
+    {'residual': None, 'file': 'a/b', 'widths': [1, 2]}
+    """
+    if is_dataclass(value) and not isinstance(value, type):
+        return to_jsonable(asdict(value))
+    if isinstance(value, Enum):
+        return to_jsonable(value.value)
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, PurePath):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): to_jsonable(item) for key, item in value.items()}
+    if isinstance(value, Sequence | set | frozenset):
+        return [to_jsonable(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if hasattr(value, "tolist"):  # numpy and torch, without importing either
+        return to_jsonable(value.tolist())
+    raise TypeError(f"a {type(value).__name__} has no place in JSON output")

@@ -1,0 +1,1 @@
+"""Find the redundancy that obfuscation must leave, and remove it."""

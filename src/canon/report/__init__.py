@@ -1,0 +1,1 @@
+"""Saved results as pages, tables and JSON."""

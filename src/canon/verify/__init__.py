@@ -1,0 +1,1 @@
+"""Decide what a recovered model proves, trusting neither the attack nor the recovery."""

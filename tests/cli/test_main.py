@@ -1,0 +1,155 @@
+"""How a run of `canon` ends: what it prints, and with which exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+import canon
+from canon.cli.exit_codes import ExitCode
+from canon.cli.main import Session, app, execute
+from canon.errors import CanonError
+
+
+def failing(error: BaseException, *, debug: bool = False) -> typer.Typer:
+    """An application whose one verb raises `error`."""
+    application = typer.Typer(pretty_exceptions_enable=False)
+
+    @application.command()
+    def verb(context: typer.Context) -> None:
+        context.ensure_object(Session).debug = debug
+        raise error
+
+    return application
+
+
+def test_a_canon_error_says_what_where_and_what_next(capsys: pytest.CaptureFixture[str]) -> None:
+    error = CanonError("the example does not fit", where="conv1", hint="Pass three channels")
+    assert execute(failing(error), []) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "error: the example does not fit\n  where: conv1\n  next:  Pass three channels\n"
+
+
+def test_a_canon_error_without_details_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(failing(CanonError("no")), []) == ExitCode.USAGE
+    assert capsys.readouterr().err == "error: no\n"
+
+
+def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(failing(CanonError("no"), debug=True), []) == ExitCode.USAGE
+    text = capsys.readouterr().err
+    assert text.startswith("Traceback")
+    assert text.endswith("error: no\n")
+
+
+def test_a_fault_of_ours_never_looks_like_a_verdict(capsys: pytest.CaptureFixture[str]) -> None:
+    status = execute(failing(ZeroDivisionError("by zero")), [])
+    assert status == ExitCode.INTERNAL
+    assert status not in {ExitCode.OK, ExitCode.REFUTED, ExitCode.INCONCLUSIVE}
+    text = capsys.readouterr().err
+    assert "unexpected ZeroDivisionError: by zero" in text
+    assert "--debug" in text
+    assert "Traceback" not in text
+
+
+def test_a_missing_file_is_the_users_to_mend(capsys: pytest.CaptureFixture[str]) -> None:
+    error = FileNotFoundError(2, "No such file or directory", "suspect.safetensors")
+    assert execute(failing(error), []) == ExitCode.USAGE
+    assert capsys.readouterr().err == "error: No such file or directory\n  where: suspect.safetensors\n"
+
+
+def test_an_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(failing(KeyboardInterrupt()), []) == 130
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [ExitCode.OK, ExitCode.REFUTED, ExitCode.INCONCLUSIVE])
+def test_a_verb_chooses_its_exit_code(code: ExitCode) -> None:
+    assert execute(failing(typer.Exit(code)), []) == code
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, ["--version"]) == ExitCode.OK
+    assert capsys.readouterr().out == f"canon {canon.__version__}\n"
+
+
+def test_an_unknown_verb_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, ["no-such-verb"]) == ExitCode.USAGE
+    assert "no-such-verb" in capsys.readouterr().err
+
+
+def test_the_module_runs() -> None:
+    done = subprocess.run([sys.executable, "-m", "canon.cli", "--help"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Usage: canon" in done.stdout
+
+
+SLOW_VERB = """
+import sys, time
+import typer
+from canon._files import atomic_path
+from canon.cli.main import execute
+
+application = typer.Typer()
+
+@application.command()
+def verb(target: str) -> None:
+    with atomic_path(target) as path:
+        path.write_text("hal")
+        print("writing", flush=True)
+        time.sleep(60)
+
+sys.exit(execute(application))
+"""
+
+
+def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
+    target = tmp_path / "model.safetensors"
+    with subprocess.Popen([sys.executable, "-c", SLOW_VERB, str(target)], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "writing\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=30) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_stops_reading_is_no_verdict() -> None:
+    script = """
+import sys, typer
+from canon.cli.main import PipeGroup, execute
+
+application = typer.Typer(cls=PipeGroup)
+
+@application.callback()
+def options() -> None: ...
+
+@application.command()
+def verb() -> None:
+    sys.stdin.read()
+    print("more")
+
+sys.exit(execute(application, ["verb"]))
+"""
+    reading, writing = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=writing, stderr=subprocess.PIPE
+    ) as process:
+        os.close(writing)
+        os.close(reading)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == ExitCode.BROKEN_PIPE
+    assert errors == b""
+
+
+def test_without_the_extra_one_line_says_how_to_get_it() -> None:
+    script = "import sys; sys.modules['typer'] = None; from canon.cli import run; run()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr == "error: 'typer' is not installed; run: pip install 'canon-nso[cli]'\n"

@@ -1,0 +1,61 @@
+"""`import canon` needs the core dependencies and loads none of the extras.
+
+The proof runs in a process of its own, since this one has long imported everything. The last test shows that the proof
+fails when an extra is loaded.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+EXTRAS = (
+    "jinja2",
+    "matplotlib",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pandas",
+    "psutil",
+    "pyarrow",
+    "ray",
+    "rich",
+    "safetensors",
+    "sklearn",
+    "timm",
+    "torchvision",
+    "typer",
+)
+
+
+def extras_loaded_by(statement: str) -> set[str]:
+    """The extras that a fresh interpreter has loaded after `statement`."""
+    script = f"import sys\n{statement}\nprint(*sys.modules, sep='\\n')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split()) & set(EXTRAS)
+
+
+def test_import_canon_loads_no_extra() -> None:
+    assert extras_loaded_by("import canon") == set()
+
+
+def test_the_proof_can_fail() -> None:
+    assert extras_loaded_by("import canon, safetensors") == {"safetensors"}
+
+
+def test_the_core_dependencies_are_three() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [requirement.split(">=")[0] for requirement in project["dependencies"]] == ["torch", "numpy", "scipy"]
+
+
+def test_every_extra_is_looked_for() -> None:
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    declared = {
+        requirement.split(">=")[0].replace("scikit-learn", "sklearn")
+        for extra, requirements in project["optional-dependencies"].items()
+        for requirement in requirements
+        if extra != "dev" and not requirement.startswith("canon-nso")
+    }
+    assert declared == set(EXTRAS)
