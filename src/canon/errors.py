@@ -1,0 +1,94 @@
+"""Every error that Canon raises on purpose, one class per cause.
+
+The message says what failed, `where` names the node, layer or file, and `hint` says what to do next.
+"""
+
+from __future__ import annotations
+
+
+class CanonError(Exception):
+    """Root of all errors that Canon raises for a reason the user can act on."""
+
+    def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.where is not None:
+            text += f" (at {self.where})"
+        if self.hint is not None:
+            text += f". {self.hint}"
+        return text
+
+
+class TraceError(CanonError):
+    """The forward pass cannot be turned into a graph."""
+
+
+class ExampleError(CanonError):
+    """The example input does not fit the model."""
+
+
+class TrainingModeError(CanonError):
+    """The model is in training mode, where norms and dropout are not functions of the weights."""
+
+
+class UnsupportedModelError(CanonError):
+    """The model holds something Canon cannot read, such as quantized or non-finite parameters."""
+
+
+class TransformError(CanonError):
+    """A channel transform does not fit the space or axis it is applied to."""
+
+
+class RewriteError(CanonError):
+    """A rewrite would not give a consistent model."""
+
+
+class AttackError(CanonError):
+    """An attack was asked for that cannot be carried out."""
+
+
+class RecoveryError(CanonError):
+    """Recovery could not give a model that agrees with its input."""
+
+
+class VerificationError(CanonError):
+    """Two models or files cannot be compared."""
+
+
+class KeyFileError(CanonError):
+    """A key file is damaged, of a newer format, or of another kind."""
+
+
+class WatermarkError(CanonError):
+    """A watermark cannot be embedded or read as asked."""
+
+
+class DataError(CanonError):
+    """A dataset is missing, empty or of the wrong form."""
+
+
+class ZooError(CanonError):
+    """A model name is unknown or the model cannot be built."""
+
+
+class FileFormatError(CanonError):
+    """A model file is damaged, hostile, or of a format that is refused."""
+
+
+class BenchError(CanonError):
+    """A suite, case or record of the benchmark is not usable."""
+
+
+class MissingExtraError(CanonError):
+    """An optional dependency is needed and not installed."""
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"the package '{package}' is not installed",
+            hint=f"Install it with: pip install 'canon-nso[{extra}]'",
+        )

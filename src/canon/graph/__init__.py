@@ -1,0 +1,15 @@
+"""From a model to its channel graph."""
+
+from canon.graph.spec import ChannelGraph as ChannelGraph
+from canon.graph.spec import Consumer as Consumer
+from canon.graph.spec import LinearMap as LinearMap
+from canon.graph.spec import Pin as Pin
+from canon.graph.spec import Producer as Producer
+from canon.graph.spec import Segment as Segment
+from canon.graph.spec import Space as Space
+from canon.graph.spec import Stage as Stage
+from canon.graph.tracer import trace as trace
+
+__all__ = [
+    "ChannelGraph", "Consumer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage", "trace",
+]  # fmt: skip

@@ -1,0 +1,168 @@
+"""Freeze a finished trace into a ChannelGraph: resolve blocks into spaces, points into taps, pins onto spaces."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from math import lcm
+from typing import Literal
+
+from canon.graph.spec import (
+    ChannelGraph,
+    Consumer,
+    LinearMap,
+    Pin,
+    Producer,
+    Segment,
+    Space,
+    Stage,
+)
+from canon.graph.state import Parts, State
+
+
+class _Builder:
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.space_of: dict[int, int] = {}
+        self.pins: dict[int, list[Pin]] = defaultdict(list)
+        self.groups: dict[int, int] = defaultdict(lambda: 1)
+        self.producers: dict[int, list[Producer]] = defaultdict(list)
+        self.consumers: dict[int, list[Consumer]] = defaultdict(list)
+        self.stages: dict[int, list[Stage]] = defaultdict(list)
+        self.names: dict[int, str] = {}
+
+    def blocks(self, parts: Parts) -> list[int]:
+        return [part.block for part in self.state.blocks.resolve_parts(parts)]
+
+    def pin(self, parts: Parts, reason: str, node: str) -> None:
+        for block in self.blocks(parts):
+            pin = Pin(reason, node)
+            if pin not in self.pins[block]:
+                self.pins[block].append(pin)
+
+    def constraints(self) -> None:
+        state = self.state
+        for (param, _axis), (_, parts) in state.bound.items():
+            if param in state.foreign and parts:
+                self.pin(parts, f"tensor '{param}' is also used otherwise", state.foreign[param])
+        for pieces, node in state.equal:
+            if len({tuple(self.blocks(piece)) for piece in pieces}) > 1:
+                for piece in pieces:
+                    self.pin(piece, "chunks of one axis must stay equal in size", node)
+        for parts, groups, node in state.grouped:
+            resolved = state.blocks.resolve_parts(parts)
+            if len(resolved) == 1 and resolved[0].repeat == 1:
+                block = resolved[0].block
+                self.groups[block] = lcm(self.groups[block], groups)
+                if state.blocks.width(block) % self.groups[block]:
+                    self.pin(parts, "groups of different sizes meet", node)
+            else:
+                self.pin(parts, "groups over several joined spaces", node)
+        for parts, reason, node in state.pins:
+            self.pin(parts, reason, node)
+
+    def segments(self, parts: Parts) -> tuple[Segment, ...]:
+        found, offset = [], 0
+        for part in self.state.blocks.resolve_parts(parts):
+            space = self.space_of.setdefault(part.block, len(self.space_of))
+            length = self.state.blocks.width(part.block) * part.repeat
+            tap = self.state.points.find(part.point)
+            found.append(Segment(space, part.repeat, part.point, tap, offset, length))
+            offset += length
+        return tuple(found)
+
+    def map(self, index: int) -> LinearMap:
+        record = self.state.maps[index]
+        columns = None if record.columns is None else self.segments(record.columns)
+        rows = self.segments(record.rows)
+        for s in rows:
+            self.producers[s.space].append(Producer(index, s.offset, s.repeat, s.point))
+            self.names.setdefault(s.space, record.name)
+        for s in columns or ():
+            self.consumers[s.space].append(Consumer(index, s.offset, s.repeat, s.point, s.tap))
+        return LinearMap(
+            name=record.name,
+            node=record.node,
+            weight=record.weight,
+            bias=record.bias,
+            row_axis=record.row_axis,
+            column_axis=record.column_axis,
+            groups=record.groups,
+            rows=rows,
+            columns=columns,
+            zero_padding=record.zero_padding,
+            cropping=record.cropping,
+        )
+
+    def spread_stages(self) -> None:
+        for record in self.state.stages:
+            inputs = [self.segments(parts) for parts in record.inputs]
+            for index, out in enumerate(self.segments(record.output)):
+                self.stages[out.space].append(
+                    Stage(
+                        kind=record.kind,
+                        node=record.node,
+                        space=out.space,
+                        inputs=tuple(parts[index].point for parts in inputs),
+                        output=out.point,
+                        params=record.params,
+                        axis=record.axis,
+                        offset=out.offset,
+                        repeat=out.repeat,
+                        eps=record.eps,
+                        function=record.function,
+                        keeps_constants=record.keeps_constants,
+                    )
+                )
+
+    def spaces(self) -> tuple[Space, ...]:
+        unique: dict[str, int] = defaultdict(int)
+        result = []
+        for block, index in sorted(self.space_of.items(), key=lambda item: item[1]):
+            name = self.names.get(index, f"value{index}")
+            unique[name] += 1
+            if unique[name] > 1:
+                name = f"{name}#{unique[name]}"
+            result.append(
+                Space(
+                    id=index,
+                    name=name,
+                    width=self.state.blocks.width(block),
+                    groups=self.groups[block],
+                    pins=tuple(self.pins.get(block, ())),
+                    producers=tuple(self.producers[index]),
+                    consumers=tuple(self.consumers[index]),
+                    stages=tuple(self.stages[index]),
+                )
+            )
+        return tuple(result)
+
+
+def build(
+    state: State, aliases: Mapping[str, str], method: Literal["fx", "export"]
+) -> ChannelGraph:
+    """The channel graph of a finished trace."""
+    builder = _Builder(state)
+    builder.constraints()
+    maps = tuple(builder.map(index) for index in range(len(state.maps)))
+    builder.spread_stages()
+    spaces = builder.spaces()
+    points = state.points
+    taps = {p: points.find(p) for p in range(len(points.parent))}
+    for block, index in builder.space_of.items():
+        if builder.pins.get(block):
+            # What must stay keeps its scale too.
+            for producer in builder.producers[index]:
+                points.fix(producer.point)
+            for stage in builder.stages[index]:
+                points.fix(stage.output)
+    roots = set(taps.values())
+    return ChannelGraph(
+        spaces=spaces,
+        maps=maps,
+        taps=taps,
+        fixed_taps=frozenset(t for t in roots if t in points.fixed),
+        signed_taps=frozenset(t for t in roots if t not in points.curved),
+        aliases=dict(aliases),
+        method=method,
+    )

@@ -1,0 +1,186 @@
+"""Convolutions and linear layers: rows open a space, columns read one, depthwise kernels ride along."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from canon.graph.blocks import Part
+from canon.graph.rules.registry import Call, rule
+from canon.graph.state import Layout, MapRecord, State, Value
+
+
+def _pair(value: Any, rank: int) -> tuple[int, ...]:
+    return tuple(int(v) for v in value) if isinstance(value, Sequence) else (int(value),) * rank
+
+
+@rule("linear")
+def linear(
+    state: State, call: Call, x: Value, weight: Value, bias: Value | None = None
+) -> Layout | None:
+    """`y = x Wᵀ + b` on the last axis of an input of any rank."""
+    axis = x.data.ndim - 1
+    return _dense(state, call, x, weight, bias, axis, call.rank - 1, (0, 1), 1, False, None)
+
+
+@rule("conv1d", "conv2d", "conv3d")
+def conv(
+    state: State,
+    call: Call,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    padding_mode: str = "zeros",
+) -> Layout | None:
+    """Convolution; with as many groups as input channels it is a depthwise stage."""
+    spatial = weight.data.ndim - 2
+    axis = x.data.ndim - spatial - 1
+    if isinstance(padding, str):
+        padded = padding == "same" and any(k > 1 for k in weight.shape[2:])
+        cropping = None
+    else:
+        pads = _pair(padding, spatial)
+        padded = any(pads)
+        square = all(d == 1 for d in _pair(dilation, spatial))
+        cropping = pads if square and padding_mode == "zeros" and call.resizable else None
+    zero_padding = padded and padding_mode == "zeros"
+    if groups > 1 and groups == x.shape[axis]:
+        return _depthwise(state, call, x, weight, bias, axis, 0, not padded)
+    return _dense(
+        state, call, x, weight, bias, axis, axis, (0, 1), groups, zero_padding, cropping
+    )
+
+
+@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+def conv_transpose(
+    state: State,
+    call: Call,
+    x: Value,
+    weight: Value,
+    bias: Value | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Layout | None:
+    """Transposed convolution: the weight's first axis reads, its second makes. Borders see fewer taps of the
+    kernel, so a constant does not stay one."""
+    spatial = weight.data.ndim - 2
+    axis = x.data.ndim - spatial - 1
+    if groups > 1 and groups == x.shape[axis]:
+        return _depthwise(state, call, x, weight, bias, axis, 0, False)
+    if groups > 1:
+        state.pin_value(x, "grouped transposed convolution")
+        return None
+    return _dense(state, call, x, weight, bias, axis, axis, (1, 0), 1, True, None)
+
+
+def _dense(
+    state: State,
+    call: Call,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    in_axis: int,
+    out_axis: int,
+    weight_axes: tuple[int, int],
+    groups: int,
+    zero_padding: bool,
+    cropping: tuple[int, ...] | None,
+) -> Layout | None:
+    row_axis, column_axis = weight_axes
+    if weight.param is None or (bias is not None and bias.param is None):
+        state.pin_value([x, weight, bias], "weight computed in the forward pass")
+        return None
+    columns = None
+    if x.layout is not None:
+        if x.layout.axis == in_axis:
+            columns = x.layout.parts
+        else:
+            state.pin(x.layout.parts, "linear map over another axis")
+    layout = state.open(weight.shape[row_axis], out_axis)
+    if groups > 1:
+        # Rows of one group read the columns of that group only, whatever the input is.
+        state.grouped.append((layout.parts, groups, state.node))
+        if columns is not None:
+            state.grouped.append((columns, groups, state.node))
+        else:
+            state.pin(layout.parts, "groups over an input with fixed coordinates")
+    if not call.resizable:
+        reason = "the layer does not keep its sizes in attributes that can be updated"
+        if groups > 1:
+            state.pin(layout.parts, reason)
+            state.pin(columns or (), reason)
+    state.bind(weight.param, row_axis, "rows", layout.parts)
+    if columns is not None:
+        state.bind(weight.param, column_axis, "columns", columns)
+    elif (weight.param, column_axis) in state.bound:
+        state.pin(state.bound[weight.param, column_axis][1], "a shared weight reads a fixed input")
+    else:
+        state.bound[weight.param, column_axis] = ("columns", ())
+    if bias is not None and bias.param is not None:
+        state.bind(bias.param, 0, "rows", layout.parts)
+    state.maps.append(
+        MapRecord(
+            name=call.layer,
+            node=state.node,
+            weight=weight.param,
+            bias=None if bias is None else bias.param,
+            row_axis=row_axis,
+            column_axis=column_axis,
+            groups=groups,
+            rows=layout.parts,
+            columns=columns,
+            zero_padding=zero_padding,
+            cropping=cropping,
+        )
+    )
+    return layout
+
+
+def _depthwise(
+    state: State,
+    call: Call,
+    x: Value,
+    weight: Value,
+    bias: Value | None,
+    axis: int,
+    weight_axis: int,
+    keeps_constants: bool,
+) -> Layout | None:
+    multiplier = weight.shape[0] * weight.shape[1] // x.shape[axis]
+    if x.layout is None:
+        return None
+    if x.layout.axis != axis or weight.param is None or (bias is not None and bias.param is None):
+        state.pin_value([x, weight, bias], "depthwise convolution that cannot be followed")
+        return None
+    if call.name.startswith("conv_transpose") and multiplier > 1:
+        state.pin(x.layout.parts, "depthwise transposed convolution with a multiplier")
+        return None
+    if not call.resizable:
+        state.pin(x.layout.parts, "depthwise convolution with a fixed number of groups")
+    parts = x.layout.parts
+    widened = tuple(Part(p.block, p.repeat * multiplier, p.point) for p in parts)
+    params = {"weight": weight.param}
+    if bias is not None and bias.param is not None:
+        params["bias"] = bias.param
+    output = state.stage(
+        "depthwise", [widened], params=params, axis=weight_axis, keeps_constants=keeps_constants
+    )
+    for name in params.values():
+        state.bind(name, 0, "channels", output)
+    _bind_input(state, weight.param, parts)
+    return Layout(axis, output)
+
+
+def _bind_input(state: State, param: str, parts: tuple[Part, ...]) -> None:
+    """A stage used twice must undo the same input scale both times: tie the inputs like an extra axis."""
+    state.bind(param, -1, "input", parts)
+
+
+__all__ = ["conv", "conv_transpose", "linear"]

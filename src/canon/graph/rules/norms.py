@@ -1,0 +1,114 @@
+"""Norms: statistics per channel ride along with the space; norms that mix channels pin it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from canon.graph.rules.registry import Call, rule
+from canon.graph.state import Layout, State, Value
+
+
+@rule("batch_norm")
+def batch_norm(
+    state: State,
+    call: Call,
+    x: Value,
+    running_mean: Value | None,
+    running_var: Value | None,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Layout | None:
+    """`γ (x - mean) / √(var + ε) + β`, with running statistics."""
+    if x.layout is None:
+        return None
+    if running_mean is None or running_var is None or training:
+        state.pin(x.layout.parts, "norm over batch statistics")
+        return None
+    operands = {"mean": running_mean, "var": running_var, "weight": weight, "bias": bias}
+    params = {role: v.param for role, v in operands.items() if v is not None and v.param}
+    if x.layout.axis != 1 or len(params) != sum(v is not None for v in operands.values()):
+        state.pin(x.layout.parts, "norm that cannot be followed")
+        return None
+    parts = x.layout.parts
+    output = state.stage("norm", [parts], params=params, eps=float(eps))
+    for role, name in params.items():
+        bound = parts if role in ("mean", "var") else output
+        state.bind(name, 0, "statistics" if bound is parts else "channels", bound)
+    if "weight" not in params or "bias" not in params:
+        # Without an affine part nothing can take up a scale.
+        state.fix(parts)
+        state.fix(output)
+    return Layout(x.layout.axis, output)
+
+
+@rule("instance_norm")
+def instance_norm(
+    state: State,
+    call: Call,
+    x: Value,
+    running_mean: Value | None = None,
+    running_var: Value | None = None,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Layout | None:
+    """Each channel normalised by its own statistics; ε lets no scale pass exactly."""
+    if x.layout is None:
+        return None
+    if not use_input_stats:
+        return batch_norm(
+            state, call, x, running_mean, running_var, weight, bias, False, momentum, eps
+        )
+    return _per_channel(state, x, weight, bias, float(eps))
+
+
+@rule("group_norm")
+def group_norm(
+    state: State,
+    call: Call,
+    x: Value,
+    num_groups: int,
+    weight: Value | None = None,
+    bias: Value | None = None,
+    eps: float = 1e-5,
+) -> Layout | None:
+    """Exact per channel only: one channel per group is instance norm, anything else mixes channels."""
+    if x.layout is None:
+        return None
+    if num_groups != x.shape[1] or weight is None or not call.resizable:
+        state.pin(x.layout.parts, "group norm mixes channels")
+        return None
+    return _per_channel(state, x, weight, bias, float(eps))
+
+
+def _per_channel(
+    state: State, x: Value, weight: Value | None, bias: Value | None, eps: float
+) -> Layout | None:
+    assert x.layout is not None, "callers check the layout"
+    operands = {"weight": weight, "bias": bias}
+    params = {role: v.param for role, v in operands.items() if v is not None and v.param}
+    if x.layout.axis != 1 or len(params) != sum(v is not None for v in operands.values()):
+        state.pin(x.layout.parts, "norm that cannot be followed")
+        return None
+    parts = x.layout.parts
+    output = state.stage("instance_norm", [parts], params=params, eps=eps)
+    for name in params.values():
+        state.bind(name, 0, "channels", output)
+    state.fix(parts)
+    state.fix(output)
+    return Layout(x.layout.axis, output)
+
+
+@rule("layer_norm", "rms_norm", "local_response_norm", "normalize")
+def mixing_norm(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """Statistics over several channels: the space must stay as it is."""
+    state.pin_value(x, f"{call.name} mixes channels")
+    return None
+
+
+__all__ = ["batch_norm", "group_norm", "instance_norm", "mixing_norm"]

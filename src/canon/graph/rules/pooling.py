@@ -1,0 +1,123 @@
+"""Pooling and reductions over positions: linear or a maximum, so channels stay apart and scale passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from canon.graph.rules.registry import Call, rule
+from canon.graph.state import Layout, State, Value
+
+
+def _spatial_rank(name: str) -> int:
+    return int(name[-2])
+
+
+def _pool(
+    state: State, call: Call, x: Value, *, keeps_constants: bool = True, curved: bool = False
+) -> Layout | list[Layout | None] | None:
+    if x.layout is None:
+        return None
+    axis = x.data.ndim - _spatial_rank(call.name) - 1
+    if x.layout.axis > axis:
+        state.pin(x.layout.parts, f"{call.name} runs over the channel axis")
+        return None
+    function = (lambda v: v) if curved or not keeps_constants else None
+    parts = state.homogeneous(
+        x.layout.parts, function, curved=curved, keeps_constants=keeps_constants
+    )
+    layout = Layout(x.layout.axis, parts)
+    return [layout, None] if isinstance(call.out, (tuple, list)) else layout
+
+
+@rule("max_pool1d", "max_pool2d", "max_pool3d")
+@rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
+def max_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Any:
+    """A maximum over positions; padding never wins it."""
+    return _pool(state, call, x, curved=True)
+
+
+@rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
+def adaptive_avg_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Any:
+    """A mean over positions."""
+    return _pool(state, call, x)
+
+
+@rule("avg_pool1d", "avg_pool2d", "avg_pool3d")
+def avg_pool(
+    state: State,
+    call: Call,
+    x: Value,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """A mean over positions; counted padding pulls the borders towards zero."""
+    padded = any(padding) if isinstance(padding, (tuple, list)) else bool(padding)
+    plain = not (padded and count_include_pad) and divisor_override is None
+    return _pool(state, call, x, keeps_constants=plain)
+
+
+@rule("mean", "amax", "amin", "sum")
+def reduce(
+    state: State,
+    call: Call,
+    x: Value,
+    dim: Any = None,
+    keepdim: bool = False,
+    *args: Any,
+    **kwargs: Any,
+) -> Layout | None:
+    """A reduction over axes other than the channels'."""
+    if x.layout is None:
+        return None
+    rank, axis = x.data.ndim, x.layout.axis
+    dims = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    reduced = {int(d) % rank for d in dims}
+    if axis in reduced or isinstance(call.out, (tuple, list)):
+        state.pin(x.layout.parts, f"{call.name} over the channels")
+        return None
+    if not keepdim:
+        axis -= sum(d < axis for d in reduced)
+    identity = (lambda v: v) if call.name != "mean" else None
+    parts = state.homogeneous(
+        x.layout.parts,
+        identity,
+        curved=call.name in ("amax", "amin"),
+        keeps_constants=call.name != "sum",
+    )
+    return Layout(axis, parts)
+
+
+@rule("interpolate", "upsample", "upsample_nearest2d", "upsample_bilinear2d")
+def interpolate(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """Weighted means of neighbours, channel by channel."""
+    if x.layout is not None and x.layout.axis != 1:
+        state.pin(x.layout.parts, "interpolation over the channel axis")
+        return None
+    return x.layout
+
+
+@rule("pad")
+def pad(
+    state: State, call: Call, x: Value, pad: Any, mode: str = "constant", value: float | None = None
+) -> Layout | None:
+    """Padding of positions; padding with a number other than zero lets no scale pass."""
+    if x.layout is None:
+        return None
+    from_last = x.data.ndim - 1 - x.layout.axis
+    if len(pad) > 2 * from_last and any(pad[2 * from_last : 2 * from_last + 2]):
+        state.pin(x.layout.parts, "padding of the channel axis")
+        return None
+    if mode != "constant" or not any(pad):
+        return x.layout
+    if value:
+        parts = state.inhomogeneous(x.layout.parts, None, keeps_constants=False)
+    else:
+        parts = state.homogeneous(x.layout.parts, lambda v: v, keeps_constants=False)
+    return Layout(x.layout.axis, parts)
+
+
+__all__ = ["adaptive_avg_pool", "avg_pool", "interpolate", "max_pool", "pad", "reduce"]

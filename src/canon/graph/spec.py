@@ -1,0 +1,216 @@
+"""The channel graph as data: what a trace finds, and nothing that computes.
+
+Vocabulary (docs/architecture.md has the long form):
+
+* space    a set of channel axes that can only move together
+* point    one activation as seen inside a space: the value after one per-channel function
+* tap      the points of a space that share one scale; a consumer reads a space at a tap
+* segment  a stretch of a channel axis: one space, each channel repeated `repeat` times
+* map      a Conv or Linear layer: a producer of rows and a consumer of columns
+* stage    a per-channel function between points: norm, depthwise kernel, activation, gate, ...
+* pin      the reason why a space must stay as it is, and the node that caused it
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+
+StageKind = Literal[
+    "norm", "instance_norm", "depthwise", "scale", "shift", "slope", "activation", "add", "mul"
+]
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Why a space may not change."""
+
+    reason: str
+    """What is not understood or may not change."""
+
+    node: str
+    """The graph node that caused it."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of a channel axis that belongs to one space."""
+
+    space: int
+    """Index into `ChannelGraph.spaces`."""
+
+    repeat: int
+    """Consecutive entries per channel: 1, or H*W after a flatten."""
+
+    point: int
+    """The activation that stands here."""
+
+    tap: int
+    """The scale class of that activation."""
+
+    offset: int
+    """First entry of the axis that belongs to this segment."""
+
+    length: int
+    """Entries of the axis: the space's width times `repeat`."""
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A convolution or linear layer at one place of the forward pass."""
+
+    name: str
+    """The layer's name, such as `layer1.0.conv1`."""
+
+    node: str
+    """The graph node that calls it."""
+
+    weight: str
+    """Name of the weight tensor."""
+
+    bias: str | None
+    """Name of the bias tensor."""
+
+    row_axis: int
+    """Axis of the weight that holds output channels."""
+
+    column_axis: int
+    """Axis of the weight that holds input channels."""
+
+    groups: int
+    """Groups of a grouped convolution; 1 otherwise (depthwise layers are stages, not maps)."""
+
+    rows: tuple[Segment, ...]
+    """What the output axis is made of."""
+
+    columns: tuple[Segment, ...] | None
+    """What the input axis is made of; None when the input has fixed coordinates."""
+
+    zero_padding: bool
+    """Whether zeros are padded in, so that a constant input is not a constant output."""
+
+    cropping: tuple[int, ...] | None
+    """Spatial padding per side where the kernel could shrink with it; None where it cannot."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A per-channel function from points to a point of the same space."""
+
+    kind: StageKind
+    node: str
+    space: int
+    inputs: tuple[int, ...]
+    output: int
+    params: Mapping[str, str] = field(default_factory=dict)
+    """Tensor names by role: weight, bias, mean, var."""
+
+    axis: int = 0
+    """The channel axis of those tensors."""
+
+    offset: int = 0
+    """First entry of that axis that belongs to this space."""
+
+    repeat: int = 1
+    """Entries per channel."""
+
+    eps: float = 0.0
+    """The norm's epsilon."""
+
+    function: Callable[[torch.Tensor], torch.Tensor] | None = None
+    """The elementwise function of an activation, for constants to pass through."""
+
+    keeps_constants: bool = True
+    """Whether a channel that is constant over positions stays so."""
+
+
+@dataclass(frozen=True)
+class Producer:
+    """Rows of a map that make channels of a space."""
+
+    map: int
+    offset: int
+    repeat: int
+    point: int
+
+
+@dataclass(frozen=True)
+class Consumer:
+    """Columns of a map that read channels of a space."""
+
+    map: int
+    offset: int
+    repeat: int
+    point: int
+    tap: int
+
+
+@dataclass(frozen=True)
+class Space:
+    """A set of channel axes that can only move together."""
+
+    id: int
+    name: str
+    """Named after its first producer."""
+
+    width: int
+    groups: int
+    """Equal blocks that no rewrite may cross (grouped convolutions); 1 otherwise."""
+
+    pins: tuple[Pin, ...]
+    producers: tuple[Producer, ...]
+    consumers: tuple[Consumer, ...]
+    stages: tuple[Stage, ...]
+    """In execution order."""
+
+    @property
+    def pinned(self) -> str | None:
+        """The reason why this space must stay, or None when it is free."""
+        return f"{self.pins[0].reason} ({self.pins[0].node})" if self.pins else None
+
+
+@dataclass(frozen=True)
+class ChannelGraph:
+    """A model's channel spaces and the layers between them."""
+
+    spaces: tuple[Space, ...]
+    """In execution order of their first producer."""
+
+    maps: tuple[LinearMap, ...]
+    """In execution order."""
+
+    taps: Mapping[int, int]
+    """Point to tap."""
+
+    fixed_taps: frozenset[int]
+    """Taps through which no scale passes."""
+
+    signed_taps: frozenset[int]
+    """Taps whose points pass through no nonlinearity, so that negative scale passes too."""
+
+    aliases: Mapping[str, str]
+    """Every tensor name to the first name of the same tensor."""
+
+    method: Literal["fx", "export"]
+    """Which front end traced the model."""
+
+    @property
+    def free(self) -> tuple[Space, ...]:
+        """The spaces that may be rewritten."""
+        return tuple(space for space in self.spaces if not space.pins)
+
+    def space_taps(self, space: Space) -> tuple[int, ...]:
+        """The taps of a space, in execution order of their first point."""
+        points = [p.point for p in space.producers]
+        points += [stage.output for stage in space.stages]
+        return tuple(dict.fromkeys(self.taps[point] for point in points))
+
+    def space_named(self, name: str) -> Space:
+        """The space with this name; KeyError when there is none."""
+        for space in self.spaces:
+            if space.name == name:
+                return space
+        raise KeyError(name)

@@ -1,0 +1,267 @@
+"""What a trace has learnt so far: the mutable side of tracing, which `build` freezes into a ChannelGraph.
+
+Rules call these methods; they never look at each other's results. Everything is written down in unresolved parts,
+because a later `add` may still unite, and a later `chunk` still cut, any block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from canon.graph.blocks import Blocks, Part
+from canon.graph.spec import StageKind
+
+Parts = tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where an activation's channels are: the axis and the parts it is made of."""
+
+    axis: int
+    parts: Parts
+
+
+@dataclass(frozen=True)
+class Value:
+    """An operand of a rule: a tensor known by shape only, with what is known of its channels."""
+
+    data: torch.Tensor
+    """A meta or fake tensor."""
+
+    layout: Layout | None = None
+    """None: coordinates are fixed, or nothing is known."""
+
+    param: str | None = None
+    """The tensor's name when it is a parameter or buffer of the model."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """The operand's shape."""
+        return self.data.shape
+
+
+@dataclass
+class MapRecord:
+    """A linear map, in unresolved parts."""
+
+    name: str
+    node: str
+    weight: str
+    bias: str | None
+    row_axis: int
+    column_axis: int
+    groups: int
+    rows: Parts
+    columns: Parts | None
+    zero_padding: bool
+    cropping: tuple[int, ...] | None
+
+
+@dataclass
+class StageRecord:
+    """A per-channel stage over a whole axis, in unresolved parts."""
+
+    kind: StageKind
+    node: str
+    inputs: tuple[Parts, ...]
+    output: Parts
+    params: dict[str, str]
+    axis: int
+    eps: float
+    function: Callable[[torch.Tensor], torch.Tensor] | None
+    keeps_constants: bool
+
+
+@dataclass
+class Points:
+    """Union-find over points: points in one class share a scale and are one tap."""
+
+    parent: list[int] = field(default_factory=list)
+    fixed: set[int] = field(default_factory=set)
+    curved: set[int] = field(default_factory=set)
+
+    def new(self) -> int:
+        """A point with a scale of its own."""
+        self.parent.append(len(self.parent))
+        return len(self.parent) - 1
+
+    def find(self, point: int) -> int:
+        """The representative of a point's class."""
+        root = point
+        while self.parent[root] != root:
+            root = self.parent[root]
+        while self.parent[point] != root:
+            self.parent[point], point = root, self.parent[point]
+        return root
+
+    def unite(self, a: int, b: int) -> None:
+        """From now on both points share one scale."""
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            a, b = min(a, b), max(a, b)
+            self.parent[b] = a
+            if b in self.fixed:
+                self.fixed.add(a)
+            if b in self.curved:
+                self.curved.add(a)
+
+    def fix(self, point: int) -> None:
+        """No scale passes here."""
+        self.fixed.add(self.find(point))
+
+    def curve(self, point: int) -> None:
+        """A nonlinearity reads this point, so only positive scale passes."""
+        self.curved.add(self.find(point))
+
+    def is_fixed(self, point: int) -> bool:
+        """Whether this point's scale must stay."""
+        return self.find(point) in self.fixed
+
+
+class State:
+    """The records of a trace under way."""
+
+    def __init__(self) -> None:
+        self.blocks = Blocks()
+        self.points = Points()
+        self.maps: list[MapRecord] = []
+        self.stages: list[StageRecord] = []
+        self.pins: list[tuple[Parts, str, str]] = []
+        self.equal: list[tuple[list[Parts], str]] = []
+        self.grouped: list[tuple[Parts, int, str]] = []
+        self.bound: dict[tuple[str, int], tuple[str, Parts]] = {}
+        self.followed: set[str] = set()
+        self.foreign: dict[str, str] = {}
+        self.node = ""
+
+    def pin(self, parts: Parts, reason: str) -> None:
+        """These channels must stay as they are."""
+        if parts:
+            self.pins.append((parts, reason, self.node))
+            for part in parts:
+                self.points.fix(part.point)
+
+    def pin_value(self, value: object, reason: str) -> None:
+        """Pin whatever channels a value has, looking into lists and tuples."""
+        if isinstance(value, Value):
+            if value.layout is not None:
+                self.pin(value.layout.parts, reason)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                self.pin_value(item, reason)
+        elif isinstance(value, dict):
+            for item in value.values():
+                self.pin_value(item, reason)
+
+    def open(self, width: int, axis: int) -> Layout:
+        """A new space of `width` channels."""
+        return Layout(axis, (Part(self.blocks.new(width), 1, self.points.new()),))
+
+    def bind(self, param: str, axis: int, role: str, parts: Parts) -> None:
+        """Tie a tensor's axis to channels. Bound twice, the two become one space and one scale."""
+        self.followed.add(param)
+        known = self.bound.setdefault((param, axis), (role, parts))
+        if known[1] is parts:
+            return
+        same = known[0] == role and self.blocks.unite(known[1], parts)
+        if not same:
+            reason = f"tensor '{param}' is used in two ways"
+            self.pin(known[1], reason)
+            self.pin(parts, reason)
+            return
+        self.tie(known[1], parts)
+
+    def tie(self, a: Parts, b: Parts) -> None:
+        """Two stretches over the same blocks share their scales."""
+        a, b = self.blocks.resolve_parts(a), self.blocks.resolve_parts(b)
+        for first, second in zip(a, b, strict=True):
+            self.points.unite(first.point, second.point)
+
+    def fix(self, parts: Parts) -> None:
+        """No scale passes here."""
+        for part in parts:
+            self.points.fix(part.point)
+
+    def any_fixed(self, parts: Parts) -> bool:
+        """Whether some part's scale must stay."""
+        return any(self.points.is_fixed(part.point) for part in parts)
+
+    def unite(self, a: Parts, b: Parts, reason: str) -> bool:
+        """Make two stretches one; pin both where that cannot be."""
+        if self.blocks.unite(a, b):
+            return True
+        self.pin(a, reason)
+        self.pin(b, reason)
+        return False
+
+    def fresh(self, parts: Parts) -> Parts:
+        """The same channels at new points."""
+        resolved = self.blocks.resolve_parts(parts)
+        return tuple(Part(p.block, p.repeat, self.points.new()) for p in resolved)
+
+    def stage(
+        self,
+        kind: StageKind,
+        inputs: Sequence[Parts],
+        *,
+        params: dict[str, str] | None = None,
+        axis: int = 0,
+        eps: float = 0.0,
+        function: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        keeps_constants: bool = True,
+    ) -> Parts:
+        """Write a per-channel stage down and give the parts of its output."""
+        output = self.fresh(inputs[0])
+        self.stages.append(
+            StageRecord(
+                kind,
+                self.node,
+                tuple(inputs),
+                output,
+                params or {},
+                axis,
+                eps,
+                function,
+                keeps_constants,
+            )
+        )
+        return output
+
+    def homogeneous(
+        self,
+        parts: Parts,
+        function: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        *,
+        curved: bool = False,
+        keeps_constants: bool = True,
+    ) -> Parts:
+        """A per-channel function that lets positive scale pass."""
+        if function is None and keeps_constants:
+            return parts
+        output = self.stage(
+            "activation", [parts], function=function, keeps_constants=keeps_constants
+        )
+        self.tie(parts, output)
+        if curved:
+            for part in output:
+                self.points.curve(part.point)
+        return output
+
+    def inhomogeneous(
+        self,
+        parts: Parts,
+        function: Callable[[torch.Tensor], torch.Tensor] | None,
+        *,
+        keeps_constants: bool = True,
+    ) -> Parts:
+        """A per-channel function that lets no scale pass."""
+        output = self.stage(
+            "activation", [parts], function=function, keeps_constants=keeps_constants
+        )
+        self.fix(parts)
+        self.fix(output)
+        return output
