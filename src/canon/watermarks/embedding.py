@@ -1,0 +1,69 @@
+"""A scheme's part in one training run."""
+
+from __future__ import annotations
+
+from abc import ABC
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.watermarks.key import Setting
+
+
+class Embedding(nn.Module, ABC):
+    """What a scheme adds to training: loss terms, masks, branches, and what it leaves in the key.
+
+    It is a module so that its own parameters train with the model, move to its device and are kept
+    in checkpoints. It never holds the model itself, which is passed to every method. All methods
+    have a default, so a scheme writes only those it needs; `Embedding()` itself adds nothing.
+    """
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss of one batch, and the logits for the running accuracy."""
+        logits = forward(model, images)
+        loss = functional.cross_entropy(logits, labels)
+        return loss + self.penalty(model), logits
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """A loss term that depends on the weights alone."""
+        return next(model.parameters()).new_zeros(())
+
+    def before_epoch(self, model: nn.Module) -> None:
+        """Work that is done once an epoch, such as training an extractor network."""
+        return None
+
+    def after_step(self, model: nn.Module) -> None:
+        """Put right what an optimiser step may have broken, such as a sparsity mask."""
+        return None
+
+    def host_parameters(self) -> list[nn.Parameter]:
+        """Parameters of this module that the host's optimiser trains."""
+        return list(self.parameters())
+
+    def key_settings(self) -> dict[str, Setting]:
+        """Plain values for the key."""
+        return {}
+
+    def key_tensors(self) -> dict[str, Tensor]:
+        """Tensors for the key: by default all parameters and buffers."""
+        return dict(self.state_dict())
+
+
+def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
+    """bfloat16 arithmetic on a GPU, plain float32 elsewhere; bfloat16 needs no loss scaling."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda")
+
+
+def forward(model: nn.Module, images: Tensor) -> Tensor:
+    """Logits in float32, computed in mixed precision where that pays."""
+    with mixed_precision(images.device):
+        logits = model(images)
+    assert isinstance(logits, Tensor), "a classifier returns one tensor"
+    return logits.float()
+
+
+def hinge(values: Tensor, signs: Tensor, margin: float = 0.1) -> Tensor:
+    """`relu(margin − s·v)` for every carrier: zero once a value has its sign and some room."""
+    return functional.relu(margin - values * signs)

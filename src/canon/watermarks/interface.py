@@ -1,0 +1,265 @@
+"""What a watermarking scheme is.
+
+A scheme prepares a model and a key, takes part in training, and reads its message back. The base
+class owns validation, training and judging; an author writes four methods: which layers bear the
+mark by default, how many bits they hold, the part in training, and the reading.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from canon.errors import KeyFileError, WatermarkError
+from canon.watermarks.data import Dataset
+from canon.watermarks.embedding import Embedding
+from canon.watermarks.key import Key
+from canon.watermarks.layers import architecture, check_layers, layer_weight
+from canon.watermarks.message import DEFAULT_BITS, Message
+from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.train import EpochReport, MarkState, Progress, TrainOptions, train
+
+_EXAMPLES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """What a scheme is given to prepare its part in training."""
+
+    model: nn.Module
+    """A copy of the user's model; the scheme may change its starting weights."""
+    dataset: Dataset
+    """The data that will be trained on."""
+    layers: tuple[str, ...]
+    """Layers to mark, checked to exist."""
+    message: Message
+    """Bits to embed, checked to fit."""
+    generator: torch.Generator
+    """The only source of randomness."""
+
+    def examples(self, count: int = _EXAMPLES) -> Tensor:
+        """A few training images, as the model sees them."""
+        device = next(self.model.parameters()).device
+        return self.dataset.images_at(self.dataset.train_images[:count], device)
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """What was read out of a model, judged against the key."""
+
+    scheme: str
+    """Name of the scheme."""
+    bits: tuple[int, ...]
+    """Message bits as read."""
+    expected: tuple[int, ...]
+    """Message bits as embedded."""
+    similarity: float
+    """The scheme's native similarity, between 0 and 1."""
+    margin: float
+    """The least agreement of any carrier with what it should say; above zero means all agree."""
+    shape_mismatch: tuple[str, ...]
+    """Why the similarity is only chance: one line for every tensor of another shape."""
+    details: Mapping[str, str | float | bool]
+    """Further findings of the scheme, such as a decoded text."""
+
+    @property
+    def total(self) -> int:
+        """Number of message bits."""
+        return len(self.expected)
+
+    @property
+    def matched(self) -> int:
+        """Number of message bits that are right; binomial for a model without the mark."""
+        return sum(have == want for have, want in zip(self.bits, self.expected, strict=True))
+
+    @property
+    def message(self) -> Message:
+        """The message as read."""
+        return Message(self.bits)
+
+
+@dataclass(frozen=True, eq=False)
+class EmbedResult:
+    """A watermarked model and the key that reads it."""
+
+    model: nn.Module
+    """The model to ship: ordinary layers, evaluation mode."""
+    key: Key
+    """The owner's secret."""
+    extraction: Extraction
+    """What the key reads out of the shipped model."""
+    history: tuple[EpochReport, ...]
+    """One report for every epoch."""
+    seconds: float
+    """Wall time of preparing and training."""
+
+
+class Scheme(ABC):
+    """A white-box watermarking scheme; see `docs/adding_a_scheme.md`."""
+
+    name: ClassVar[str]
+    """How the registry, keys and records call it."""
+    reference: ClassVar[str]
+    """The paper it follows."""
+    default_bits: ClassVar[int] = DEFAULT_BITS
+    """Length of a message drawn by seed."""
+    settled_margin: ClassVar[float]
+    """Margin from which the message counts as in with room to spare."""
+
+    @abstractmethod
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        """Layers to mark when the user names none; `images` are a few training images."""
+
+    @abstractmethod
+    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+        """Most message bits that these layers hold."""
+
+    @abstractmethod
+    def prepare(self, target: Target) -> Embedding:
+        """Draw the secrets, set starting weights, and return the part in training."""
+
+    @abstractmethod
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """Read every carrier by way of `reader`, which copes with other shapes."""
+
+    @final
+    def embed(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        *,
+        message: Message | str | None = None,
+        seed: int = 0,
+        layers: Iterable[str] | None = None,
+        options: TrainOptions | None = None,
+        progress: Progress | None = None,
+    ) -> EmbedResult:
+        """Train a copy of `model` so that it carries the message.
+
+        `message` is a `Message`, a text (see `Message.parse`), or None for random bits. All secrets
+        follow from `seed`, so an owner's seed is a secret too.
+        """
+        started = time.perf_counter()
+        options = options or TrainOptions()
+        target, embedding = self._prepared(model, dataset, message, seed, layers)
+        home = next(model.parameters()).device
+
+        def inspect(trained: nn.Module) -> MarkState:
+            found = self.extract(trained, self._key(target, embedding))
+            return MarkState(found.similarity, found.margin >= self.settled_margin)
+
+        history = train(
+            target.model,
+            dataset.to(options.device),
+            embedding,
+            options,
+            inspect=inspect,
+            seed=seed,
+            identity=f"{self.name} {seed} {target.message.hex} {' '.join(target.layers)}",
+            progress=progress,
+        )
+        shipped = target.model.to(home).eval()
+        key = self._key(target, embedding)
+        return EmbedResult(
+            model=shipped,
+            key=key,
+            extraction=self.extract(shipped, key),
+            history=history,
+            seconds=time.perf_counter() - started,
+        )
+
+    @final
+    def draw_key(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        *,
+        message: Message | str | None = None,
+        seed: int = 0,
+        layers: Iterable[str] | None = None,
+    ) -> Key:
+        """A key as `embed` would start with, without training: somebody else's key."""
+        return self._key(*self._prepared(model, dataset, message, seed, layers))
+
+    @final
+    def extract(self, model: nn.Module, key: Key) -> Extraction:
+        """Read the message; on a model of other shapes too, which the result then says."""
+        if key.scheme != self.name:
+            raise KeyFileError(
+                f"the key belongs to the scheme '{key.scheme}', not to '{self.name}'",
+                hint=f'Read it with canon.watermarks.get("{key.scheme}").',
+            )
+        if architecture(model) != key.architecture:
+            raise KeyFileError(
+                "the key belongs to another architecture: the model's layers have other names",
+                hint="Give the model that was marked, or its obfuscated or recovered form.",
+            )
+        reader = Reader(model)
+        reading = self.read(reader, key)
+        bits = tuple(int(bit) for bit in reading.scores > 0)
+        right = sum(have == want for have, want in zip(bits, key.message.bits, strict=True))
+        similarity = reading.similarity
+        return Extraction(
+            scheme=self.name,
+            bits=bits,
+            expected=key.message.bits,
+            similarity=right / len(bits) if similarity is None else similarity,
+            margin=reading.margin,
+            shape_mismatch=reader.mismatches,
+            details=reading.details,
+        )
+
+    @final
+    def similarity(self, model: nn.Module, key: Key) -> float:
+        """The native similarity alone."""
+        return self.extract(model, key).similarity
+
+    def _prepared(
+        self,
+        model: nn.Module,
+        dataset: Dataset,
+        message: Message | str | None,
+        seed: int,
+        layers: Iterable[str] | None,
+    ) -> tuple[Target, Embedding]:
+        """Check everything a user can get wrong, then let the scheme prepare a copy."""
+        copied = copy.deepcopy(model).cpu().eval()
+        images = dataset.images_at(dataset.train_images[:_EXAMPLES], "cpu")
+        chosen = self.default_layers(copied, images) if layers is None else tuple(layers)
+        check_layers(copied, chosen)
+        if message is None:
+            message = Message.random(seed, self.default_bits)
+        elif isinstance(message, str):
+            message = Message.parse(message)
+        capacity = self.capacity(copied, chosen)
+        if len(message) > capacity:
+            raise WatermarkError(
+                f"the message has {len(message)} bits, but these layers hold {capacity}",
+                where=", ".join(chosen),
+                hint="Shorten the message or name more or larger layers.",
+            )
+        generator = torch.Generator().manual_seed(seed)
+        target = Target(copied, dataset, chosen, message, generator)
+        return target, self.prepare(target)
+
+    def _key(self, target: Target, embedding: Embedding) -> Key:
+        return Key(
+            scheme=self.name,
+            architecture=architecture(target.model),
+            shapes={
+                layer: tuple(layer_weight(target.model, layer).shape) for layer in target.layers
+            },
+            message=target.message,
+            settings=embedding.key_settings(),
+            tensors={
+                name: value.detach().cpu().clone()
+                for name, value in embedding.key_tensors().items()
+            },
+        )

@@ -1,0 +1,117 @@
+"""Reading numbers out of a model that may not have the shape it was marked in.
+
+An obfuscated model is wider, and its channels lie elsewhere. Reading is still defined: what exists
+is read by index, cropped to the expected shape, and what is missing counts as zero. The score of
+such a reading is a guess (chance level), so every difference is noted and handed to the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from canon.errors import WatermarkError
+from canon.watermarks.key import Key
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a scheme read, before it is judged."""
+
+    scores: Tensor
+    """One number per message bit; above zero reads as 1."""
+    margin: float
+    """The least agreement of any carrier with what it should say; above zero means all agree."""
+    similarity: float | None = None
+    """The scheme's native similarity, where it is not the share of right message bits."""
+    details: dict[str, str | float | bool] = field(default_factory=dict)
+    """Further findings, such as a decoded text."""
+
+
+class Reader:
+    """Reads weights and activations of one model and notes every shape that differs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._mismatches: dict[str, str] = {}
+
+    @property
+    def mismatches(self) -> tuple[str, ...]:
+        """One line for every tensor that had another shape than the key expects."""
+        return tuple(self._mismatches.values())
+
+    def weight(self, layer: str, shape: Sequence[int]) -> Tensor:
+        """A layer's weight in the expected shape, as float32 on the CPU."""
+        return self.parameter(layer, "weight", shape)
+
+    def marked_weights(self, key: Key) -> list[Tensor]:
+        """The weights of all watermark-bearing layers in the shapes they were marked in."""
+        return [self.weight(layer, shape) for layer, shape in key.shapes.items()]
+
+    def parameter(self, module: str, name: str, shape: Sequence[int]) -> Tensor:
+        """A module's parameter in the expected shape, as float32 on the CPU."""
+        value = getattr(self._module(module), name, None)
+        if not isinstance(value, Tensor):
+            raise WatermarkError(f"the module has no parameter '{name}'", where=module)
+        return self._fit(f"{module}.{name}", value.detach().float().cpu(), shape)
+
+    def activations(self, module: str, images: Tensor, width: int) -> Tensor:
+        """A module's output on these images, averaged over space: images × width, on the CPU."""
+        with torch.no_grad():
+            output = pooled_output(self._model, module, images)
+        return self._fit(f"{module} output", output.float().cpu(), (len(images), width))
+
+    def _module(self, name: str) -> nn.Module:
+        try:
+            return self._model.get_submodule(name)
+        except AttributeError as error:
+            raise WatermarkError(
+                f"the model has no module '{name}'",
+                hint="The key belongs to another architecture.",
+            ) from error
+
+    def _fit(self, name: str, value: Tensor, shape: Sequence[int]) -> Tensor:
+        if tuple(value.shape) == tuple(shape):
+            return value
+        if value.ndim != len(shape):
+            raise WatermarkError(
+                f"expected a tensor of shape {tuple(shape)}, got {tuple(value.shape)}",
+                where=name,
+                hint="The key belongs to another architecture.",
+            )
+        self._mismatches[name] = (
+            f"{name}: expected {'×'.join(map(str, shape))}, got {'×'.join(map(str, value.shape))}"
+        )
+        fitted = value.new_zeros(tuple(shape))
+        common = tuple(slice(0, min(sizes)) for sizes in zip(value.shape, shape, strict=True))
+        fitted[common] = value[common]
+        return fitted
+
+
+def pooled_output(model: nn.Module, module: str, images: Tensor) -> Tensor:
+    """Run the model in evaluation mode and return one module's output, averaged over space.
+
+    Gradients flow to the model's parameters; its mode is restored.
+    """
+    caught: list[Tensor] = []
+    handle = model.get_submodule(module).register_forward_hook(
+        lambda _module, _inputs, output: caught.append(output)
+    )
+    training = model.training
+    try:
+        model.eval()
+        model(images.to(next(model.parameters()).device))
+    finally:
+        model.train(training)
+        handle.remove()
+    if not caught:
+        raise WatermarkError("the forward pass does not reach this module", where=module)
+    return spatial_mean(caught[-1])
+
+
+def spatial_mean(activation: Tensor) -> Tensor:
+    """Images × channels, averaged over whatever axes follow."""
+    return activation if activation.ndim == 2 else activation.flatten(2).mean(2)

@@ -1,0 +1,80 @@
+"""uchida17: a message in a projection of mean kernels.
+
+Uchida, Nagai, Sakazawa, Satoh: *Embedding Watermarks into Deep Neural Networks*, ICMR 2017.
+
+For every marked layer take the mean of its weight over output channels, flatten it and join the
+results to one vector `w`. With a secret `X ~ N(0, 1)` of shape `|w|×T` the loss gains
+`k·Σ_j BCE(σ(wX)_j, b_j)`, `k = 0.01`. Bit `j` is read as `σ(wX)_j > 0.5`; the similarity is the
+share of right bits.
+
+Deviations: the message lies in the joined vector of several layers (the last two undivided
+convolutions by default) instead of one. The mean over outputs makes output order irrelevant; input
+order and scale matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.watermarks.embedding import Embedding
+from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.key import Key
+from canon.watermarks.layers import last_convolutions, layer_weight
+from canon.watermarks.reading import Reader, Reading
+
+STRENGTH = 0.01
+
+
+def mean_kernels(weights: Iterable[Tensor]) -> Tensor:
+    """The joined means over output channels, one flat vector."""
+    return torch.cat([weight.mean(0).flatten() for weight in weights])
+
+
+class Projection(Embedding):
+    """Adds the projection loss; leaves the projection in the key."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.layers = target.layers
+        size = len(mean_kernels(layer_weight(target.model, layer) for layer in target.layers))
+        matrix = torch.randn(size, len(target.message), generator=target.generator)
+        self.register_buffer("projection", matrix)
+        self.register_buffer("bits", target.message.tensor(), persistent=False)
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """`k·Σ BCE`."""
+        vector = mean_kernels(layer_weight(model, layer) for layer in self.layers)
+        scores = vector @ self.get_buffer("projection")
+        return STRENGTH * functional.binary_cross_entropy_with_logits(
+            scores, self.get_buffer("bits"), reduction="sum"
+        )
+
+
+class Uchida17(Scheme):
+    """A message in a projection of mean kernels (Uchida et al. 2017)."""
+
+    name: ClassVar[str] = "uchida17"
+    reference: ClassVar[str] = "Uchida et al., Embedding Watermarks into DNNs, ICMR 2017"
+    settled_margin: ClassVar[float] = 0.5
+
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        """The last two undivided convolutions."""
+        return last_convolutions(model, 2)
+
+    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+        """One bit for every entry of the mean kernels."""
+        return sum(layer_weight(model, layer)[0].numel() for layer in layers)
+
+    def prepare(self, target: Target) -> Embedding:
+        """Draw the projection."""
+        return Projection(target)
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """`σ(wX) > 0.5`, which is `wX > 0`."""
+        scores = mean_kernels(reader.marked_weights(key)) @ key.tensors["projection"]
+        return Reading(scores, margin=float((scores * key.message.signs()).min()))
