@@ -107,7 +107,9 @@ SHAPE_KEEPING = frozenset(
 
 
 def operands_of(module: nn.Module) -> Operands | None:
-    """How to call this layer's rule, or None when the layer is unknown."""
+    """How to call this layer's rule, or None when the layer is unknown or a hook may change what it does."""
+    if module._forward_hooks or module._forward_pre_hooks:
+        return None
     adapter = ADAPTERS.get(type(module))
     if adapter is not None:
         return adapter(module)

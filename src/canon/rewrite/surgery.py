@@ -1,0 +1,72 @@
+"""Put rewritten tensors into a copy of the model: the only place where modules are changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from canon.graph import ChannelGraph
+from canon.graph.frontend import clone_with, tensor_names
+from canon.rewrite.tensors import Rewrites, rewrite_tensors
+
+
+def rewrite(model: nn.Module, graph: ChannelGraph, rewrites: Rewrites) -> nn.Module:
+    """A new, ordinary model with the rewrites applied. The given model is not changed and shares no tensor with it.
+
+    Args:
+        model: The model that `graph` was traced from.
+        graph: Its channel graph.
+        rewrites: What to do, by space id.
+    """
+    tensors, _ = tensor_names(model)
+    with torch.no_grad():
+        changed = rewrite_tensors(tensors, graph, rewrites)
+    return replace_tensors(model, changed)
+
+
+def replace_tensors(model: nn.Module, changed: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of a model with some tensors replaced, by first name, and sizes brought up to date."""
+    tensors, _ = tensor_names(model)
+    replaced: dict[int, Tensor] = {}
+    for name, tensor in tensors.items():
+        data = changed[name] if name in changed else tensor.detach().clone()
+        data = data.contiguous()
+        if isinstance(tensor, nn.Parameter):
+            data = nn.Parameter(data, requires_grad=tensor.requires_grad)
+        replaced[id(tensor)] = data
+    result = clone_with(model, replaced)
+    for module in result.modules():
+        update_sizes(module)
+    return result
+
+
+def update_sizes(module: nn.Module) -> None:
+    """Make a layer's attributes agree with its tensors."""
+    layer: Any = module
+    if isinstance(module, nn.Linear):
+        layer.out_features, layer.in_features = layer.weight.shape
+    elif isinstance(module, _ConvTransposeNd):
+        if layer.groups > 1 and layer.groups == layer.in_channels:
+            layer.groups = layer.weight.shape[0]
+        layer.in_channels = layer.weight.shape[0]
+        layer.out_channels = layer.weight.shape[1] * layer.groups
+    elif isinstance(module, _ConvNd):
+        if layer.groups > 1 and layer.groups == layer.in_channels:
+            layer.groups = layer.weight.shape[0] // (layer.out_channels // layer.in_channels)
+        layer.in_channels = layer.weight.shape[1] * layer.groups
+        layer.out_channels = layer.weight.shape[0]
+    elif isinstance(module, _NormBase):
+        sized = layer.weight if layer.weight is not None else layer.running_mean
+        if sized is not None:
+            layer.num_features = sized.shape[0]
+    elif isinstance(module, nn.GroupNorm) and layer.weight is not None:
+        if layer.num_groups == layer.num_channels:
+            layer.num_groups = layer.weight.shape[0]
+        layer.num_channels = layer.weight.shape[0]
+    elif isinstance(module, nn.PReLU):
+        layer.num_parameters = layer.weight.shape[0]

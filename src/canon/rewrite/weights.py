@@ -1,0 +1,78 @@
+"""What a rewrite does to tensors: pure arithmetic, no modules.
+
+Letters: `W[o, i, ...]` a weight, `g` gains after the rewrite (one per channel), `M` the consumer's transform.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from canon.transforms import ChannelTransform
+
+
+def scale_axis(tensor: Tensor, gain: Tensor | None, axis: int, repeat: int = 1) -> Tensor:
+    """Multiply along an axis; `gain` has one entry per channel, the axis `repeat` entries per channel."""
+    if gain is None:
+        return tensor
+    wide = torch.promote_types(tensor.dtype, torch.float32)
+    factor = gain.to(tensor.device)
+    if repeat > 1:
+        factor = factor.repeat_interleave(repeat)
+    shape = [1] * tensor.ndim
+    shape[axis] = -1
+    return (tensor.to(wide) * factor.to(wide).view(shape)).to(tensor.dtype)
+
+
+def gather_axis(tensor: Tensor, source: Tensor, axis: int, repeat: int = 1) -> Tensor:
+    """Take channels along an axis that has `repeat` entries per channel."""
+    index = source.to(tensor.device)
+    if repeat > 1:
+        inner = torch.arange(repeat, device=tensor.device)
+        index = (index[:, None] * repeat + inner).flatten()
+    return tensor.index_select(axis, index)
+
+
+def apply_grouped(transform: ChannelTransform, weight: Tensor, groups: int) -> Tensor:
+    """`W·M` for a grouped convolution, `W[o, i/G, ...]`, with M block-diagonal over the groups.
+
+    The groups are folded into the input axis, `W[G·i/G, o/G, ...]`, so that M applies as it is.
+    """
+    out, inner = weight.shape[0], weight.shape[1]
+    kernel = weight.shape[2:]
+    folded = weight.view(groups, out // groups, inner, *kernel).transpose(1, 2)
+    folded = folded.reshape(groups * inner, out // groups, *kernel)
+    result = transform.apply(folded, 0)
+    inner = result.shape[0] // groups
+    result = result.view(groups, inner, out // groups, *kernel).transpose(1, 2)
+    return result.reshape(out, inner, *kernel)
+
+
+def rescale_norm(
+    weight: Tensor,
+    bias: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+    gain_in: Tensor | None,
+    gain_out: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Norm parameters when the input is scaled by `g_in` and the output shall be by `g_out`, exactly.
+
+    With `a = γ/√(var+ε)` the norm is `a·(x - mean) + β`. Afterwards `mean' = g_in·mean`, `var' = g_in²·var`, and
+    `γ' = (g_out/g_in)·a·√(var'+ε)`, so that ε costs nothing; `β' = g_out·β`.
+    """
+    dtype = weight.dtype
+    w, b, m, v = (t.double() for t in (weight, bias, mean, var))
+    one = torch.ones((), dtype=torch.float64, device=weight.device)
+    g_in = one if gain_in is None else gain_in.to(weight.device).double()
+    g_out = one if gain_out is None else gain_out.to(weight.device).double()
+    new_var = (g_in.square() * v).to(var.dtype).double()
+    if gain_in is not None:
+        w = w * torch.sqrt((new_var + eps) / (v + eps)) / g_in
+    return (
+        (w * g_out).to(dtype),
+        (b * g_out).to(dtype),
+        (m * g_in).to(mean.dtype),
+        new_var.to(var.dtype),
+    )
