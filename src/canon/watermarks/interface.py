@@ -59,7 +59,7 @@ class Extraction:
     bits: tuple[int, ...]
     """Message bits as read."""
     expected: tuple[int, ...]
-    """Message bits as embedded."""
+    """Message bits as embedded, or the bits that the scheme derives from the message."""
     similarity: float
     """The scheme's native similarity, between 0 and 1."""
     margin: float
@@ -204,12 +204,13 @@ class Scheme(ABC):
         reader = Reader(model)
         reading = self.read(reader, key)
         bits = tuple(int(bit) for bit in reading.scores > 0)
-        right = sum(have == want for have, want in zip(bits, key.message.bits, strict=True))
+        expected = (reading.expected or key.message).bits
+        right = sum(have == want for have, want in zip(bits, expected, strict=True))
         similarity = reading.similarity
         return Extraction(
             scheme=self.name,
             bits=bits,
-            expected=key.message.bits,
+            expected=expected,
             similarity=right / len(bits) if similarity is None else similarity,
             margin=reading.margin,
             shape_mismatch=reader.mismatches,

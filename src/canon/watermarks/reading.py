@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from canon.errors import WatermarkError
 from canon.watermarks.key import Key
+from canon.watermarks.message import Message
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Reading:
     """The least agreement of any carrier with what it should say; above zero means all agree."""
     similarity: float | None = None
     """The scheme's native similarity, where it is not the share of right message bits."""
+    expected: Message | None = None
+    """What the scores should say, where it is derived from the key's message."""
     details: dict[str, str | float | bool] = field(default_factory=dict)
     """Further findings, such as a decoded text."""
 

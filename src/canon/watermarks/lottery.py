@@ -1,0 +1,182 @@
+"""lottery: a QR code in the sparsity pattern of a pruned network.
+
+Chen, Chen, Zhang, Wang: *You are caught stealing my winning lottery ticket! Making a lottery ticket
+claim its ownership*, NeurIPS 2021; its second scheme.
+
+A ticket is a mask over the weights. `M[o, i] = 1` if any cell of the kernel from input `i` to output
+`o` is kept. The message becomes a QR code (version 3, 29×29, error correction H, no border), which
+is written into `M` at the layer and offset where `M` agrees best already: where the code has 1 and
+`M` has 0, one random cell of the kernel is kept; where it has 0 and `M` has 1, the kernel is
+dropped. Finder, alignment and timing patterns keep the ticket's own mask. Then the masked network is
+trained. To read, crop `M` at the stored offset, draw the fixed patterns, decode. On a bare model `M`
+is `W ≠ 0`.
+
+Deviations: the ticket is the larger half of every layer's starting weights (one shot, no rounds of
+training and pruning; a trained model given as the start makes a trained ticket). The similarity
+`mean(M == code)` is taken over the modules that carry the code, not over the fixed patterns, which
+agree by definition and would lift chance level to 0.66. A weight counts as zero below a millionth of
+its layer's largest, so that float dust left by a rewrite does not read as a kept cell.
+
+By default every Linear and every undivided convolution with a spatial kernel is pruned; where none
+of these has room for the code, every undivided layer is.
+
+Exact output and input order matter; scale does not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.errors import WatermarkError
+from canon.watermarks import qr
+from canon.watermarks.embedding import Embedding
+from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.key import Key, Setting
+from canon.watermarks.layers import layer_weight, weighted_layers
+from canon.watermarks.message import Message
+from canon.watermarks.reading import Reader, Reading
+
+SPARSITY = 0.5
+DUST = 1e-6
+
+
+def kept_kernels(mask: Tensor) -> Tensor:
+    """`M`: outputs × inputs, whether any cell of the kernel is kept."""
+    return mask.bool().flatten(2).any(2) if mask.ndim > 2 else mask.bool()
+
+
+def has_room(weight: Tensor) -> bool:
+    """Whether a 29×29 code fits into this weight's outputs × inputs."""
+    return weight.shape[0] >= qr.SIZE and weight.shape[1] >= qr.SIZE
+
+
+class Ticket(Embedding):
+    """Keeps the masked weights at zero; leaves the code's place in the key."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.layers = target.layers
+        code = torch.from_numpy(qr.encode(target.message.data))
+        masks = {
+            layer: magnitude_mask(layer_weight(target.model, layer)) for layer in target.layers
+        }
+        self.layer, self.row, self.column = best_place(masks, code)
+        self._write(masks[self.layer], code, target.generator)
+        for position, layer in enumerate(target.layers):
+            self.register_buffer(f"mask{position}", masks[layer], persistent=False)
+        self.after_step(target.model)
+
+    def _write(self, mask: Tensor, code: Tensor, generator: torch.Generator) -> None:
+        """Make `M` equal the code in place, outside of the fixed patterns."""
+        fixed = torch.from_numpy(qr.pattern_cells())
+        for row, column in (~fixed).nonzero().tolist():
+            kernel = mask[self.row + row, self.column + column]
+            if not code[row, column]:
+                kernel.zero_()
+            elif not kernel.any():
+                chosen = int(torch.randint(kernel.numel(), (1,), generator=generator))
+                kernel.view(-1)[chosen] = True
+
+    def after_step(self, model: nn.Module) -> None:
+        """Set the dropped weights to zero again."""
+        with torch.no_grad():
+            for position, layer in enumerate(self.layers):
+                layer_weight(model, layer).mul_(self.get_buffer(f"mask{position}"))
+
+    def key_settings(self) -> dict[str, Setting]:
+        """Where the code lies."""
+        return {"layer": self.layer, "row": self.row, "column": self.column}
+
+
+def magnitude_mask(weight: Tensor) -> Tensor:
+    """True for the larger half of the weights."""
+    dropped = int(weight.numel() * SPARSITY)
+    mask = torch.ones(weight.numel(), dtype=torch.bool)
+    mask[weight.detach().abs().flatten().argsort()[:dropped]] = False
+    return mask.view(weight.shape)
+
+
+def best_place(masks: dict[str, Tensor], code: Tensor) -> tuple[str, int, int]:
+    """Layer, row and column where the masks agree with the code in most modules."""
+    carriers = torch.from_numpy(~qr.pattern_cells())
+    kernel = (code.float() * 2 - 1) * carriers
+    best, place = -torch.inf, ("", 0, 0)
+    for layer, mask in masks.items():
+        kept = kept_kernels(mask)
+        if not has_room(kept):
+            continue
+        signs = kept.float()[None, None] * 2 - 1
+        agreement = functional.conv2d(signs, kernel[None, None])[0, 0]
+        score, index = agreement.flatten().max(0)
+        if float(score) > best:
+            best = float(score)
+            place = (layer, *divmod(int(index), agreement.shape[1]))
+    return place
+
+
+class Lottery(Scheme):
+    """A QR code in the sparsity pattern (Chen et al. 2021)."""
+
+    name: ClassVar[str] = "lottery"
+    reference: ClassVar[str] = "Chen et al., You are caught stealing my lottery ticket, NeurIPS 2021"
+    settled_margin: ClassVar[float] = 1.0
+
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        """Linear layers and undivided convolutions, spatial ones alone if they have room."""
+        undivided = {
+            name: layer
+            for name, layer in weighted_layers(model).items()
+            if isinstance(layer, nn.Linear) or layer.groups == 1
+        }
+        spatial = tuple(
+            name
+            for name, layer in undivided.items()
+            if isinstance(layer, nn.Linear) or layer.weight[0, 0].numel() > 1
+        )
+        if any(has_room(undivided[name].weight) for name in spatial):
+            return spatial
+        return tuple(undivided)
+
+    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+        """What a QR code of this size holds, if one of the layers has room for it."""
+        room = any(has_room(layer_weight(model, layer)) for layer in layers)
+        return 8 * qr.CAPACITY if room else 0
+
+    def prepare(self, target: Target) -> Embedding:
+        """Prune, and write the code into the mask."""
+        if len(target.message) % 8:
+            raise WatermarkError(
+                f"a QR code holds whole bytes, but the message has {len(target.message)} bits"
+            )
+        return Ticket(target)
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """Crop the sparsity pattern, compare it with the code, and decode it."""
+        layer, row, column = (key.settings[name] for name in ("layer", "row", "column"))
+        assert isinstance(row, int) and isinstance(column, int), "written by key_settings"
+        weight = reader.weight(str(layer), key.shapes[str(layer)])
+        kept = kept_kernels(weight.abs() > DUST * weight.abs().max())
+        found = kept[row : row + qr.SIZE, column : column + qr.SIZE].numpy()
+        carriers = ~qr.pattern_cells()
+        expected = Message.of(qr.encode(key.message.data)[carriers].astype(int))
+        scores = torch.from_numpy(np.where(found[carriers], 1.0, -1.0))
+        return Reading(
+            scores,
+            margin=float((scores * expected.signs()).min()),
+            expected=expected,
+            details={"decoded": _decoded(found)},
+        )
+
+
+def _decoded(modules: qr.Modules) -> str:
+    """The decoded message as text or hexadecimal digits, or why there is none."""
+    try:
+        message = Message.from_bytes(qr.decode(qr.with_patterns(modules)))
+    except WatermarkError as error:
+        return f"unreadable: {error.message}"
+    return message.text or f"hex:{message.hex}"
