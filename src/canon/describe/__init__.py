@@ -1,0 +1,16 @@
+"""What channels compute, free of order and scale: sketches, signatures, constants and clusters.
+
+Recovery compares a space's channels with each other, alignment with those of another model; both describe them here.
+"""
+
+from canon.describe.cluster import cluster as cluster
+from canon.describe.constants import constant_values as constant_values
+from canon.describe.coordinates import Coordinates as Coordinates
+from canon.describe.signature import Signature as Signature
+from canon.describe.signature import describe as describe
+from canon.describe.sketch import RowSketch as RowSketch
+from canon.describe.sketch import sketch_rows as sketch_rows
+
+__all__ = [
+    "Coordinates", "RowSketch", "Signature", "cluster", "constant_values", "describe", "sketch_rows",
+]  # fmt: skip

@@ -1,0 +1,113 @@
+"""Constants: channels that have the same value whatever the input is, followed through a space's stages.
+
+A row of zeros makes its bias; a norm shifts it; an activation maps it. Zero is the constant that matters most: a channel
+that is zero wherever it is read is not there at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from canon.describe.signature import norm_affine, stage_params
+from canon.describe.sketch import RowSketch
+from canon.graph import ChannelGraph, Space, Stage
+
+NAN = float("nan")
+
+
+def constant_values(
+    space: Space,
+    graph: ChannelGraph,
+    tensors: Mapping[str, Tensor],
+    sketches: Mapping[int, RowSketch],
+    zero: float,
+) -> dict[int, Tensor]:
+    """By point: each channel's constant value, NaN where it is not constant. A producer without a sketch counts as zero."""
+    width = space.width
+    values: dict[int, Tensor] = {}
+    masses: dict[int, Tensor] = {}
+    for producer in space.producers:
+        sketch = sketches.get(producer.map)
+        if sketch is None:
+            values[producer.point] = torch.zeros(width, dtype=torch.float64)
+            masses[producer.point] = torch.zeros(width, dtype=torch.float64)
+            continue
+        rows = slice(producer.offset, producer.offset + width * producer.repeat)
+        vectors = sketch.vectors[rows].view(width, -1)
+        mass = sketch.mass[rows].view(width, -1).norm(dim=1)
+        silent = vectors.norm(dim=1) <= zero * mass
+        offset = sketch.offset[rows].view(width, -1)
+        if producer.repeat > 1:
+            silent &= (offset == 0).all(dim=1)
+        values[producer.point] = torch.where(silent, offset[:, 0], NAN)
+        masses[producer.point] = sketch.offset_mass[rows].view(width, -1)[:, 0]
+    for stage in space.stages:
+        params = stage_params(stage, width, tensors)
+        value, mass = _through(stage, params, values, masses, graph)
+        cancelled = value.abs() <= zero * mass
+        values[stage.output] = torch.where(cancelled, torch.zeros_like(value), value)
+        masses[stage.output] = mass
+    return values
+
+
+def _through(
+    stage: Stage,
+    params: Mapping[str, Tensor],
+    values: Mapping[int, Tensor],
+    masses: Mapping[int, Tensor],
+    graph: ChannelGraph,
+) -> tuple[Tensor, Tensor]:
+    given = [values[p] for p in stage.inputs]
+    x, mass = given[0], masses[stage.inputs[0]]
+    still = torch.zeros_like(x)
+    if stage.kind == "add":
+        return given[0] + given[1], mass + masses[stage.inputs[1]]
+    if stage.kind == "mul":
+        product = given[0] * given[1]
+        return torch.where((given[0] == 0) | (given[1] == 0), still, product), still
+    if stage.kind == "norm":
+        factor, shift, shift_mass = norm_affine(stage, params)
+        if stage.repeat > 1:
+            return torch.full_like(x, NAN), still
+        result = factor[:, 0] * x + shift[:, 0]
+        return result, factor[:, 0].abs() * mass + shift_mass[:, 0]
+    if stage.kind == "activation":
+        return _activated(stage, x, graph), still
+    if stage.kind == "slope":
+        return torch.where(x >= 0, x, x * params["weight"].mean(1)), still
+    return _weighted(stage, params, x, mass)
+
+
+def _activated(stage: Stage, x: Tensor, graph: ChannelGraph) -> Tensor:
+    if stage.keeps_constants and stage.function is not None:
+        known = torch.where(x.isnan(), torch.zeros_like(x), x)
+        with torch.no_grad():
+            return torch.where(x.isnan(), NAN, stage.function(known).double())
+    same_tap = graph.taps[stage.inputs[0]] == graph.taps[stage.output]
+    if stage.keeps_constants:
+        return torch.full_like(x, NAN)
+    homogeneous = same_tap and graph.taps[stage.output] not in graph.fixed_taps
+    return torch.where(x == 0, x, NAN) if homogeneous else torch.full_like(x, NAN)
+
+
+def _weighted(
+    stage: Stage, params: Mapping[str, Tensor], x: Tensor, mass: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Depthwise kernels, layer scales, shifts and instance norms."""
+    if stage.kind == "instance_norm":
+        x, mass = torch.where(x.isnan(), x, torch.zeros_like(x)), torch.zeros_like(mass)
+    elif "weight" in params:
+        total = params["weight"].sum(1)
+        scaled = x * total if stage.keeps_constants and stage.repeat == 1 else torch.full_like(x, NAN)
+        x = torch.where(x == 0, torch.zeros_like(x), scaled)
+        mass = mass * total.abs()
+    if "bias" in params:
+        bias = params["bias"]
+        if bias.shape[1] == 1:
+            x, mass = x + bias[:, 0], mass + bias[:, 0].abs()
+        else:
+            x = torch.where((bias == 0).all(dim=1), x, NAN)
+    return x, mass

@@ -1,0 +1,41 @@
+"""Coordinates: how a space's channels are named when the layers that read it are described.
+
+Two channels with the same coordinate are the same signal up to a factor, so a layer's columns on them add up. Recovery
+names channels by the class they belong to; alignment by the channel of the reference they were matched with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """A name and factors for every channel of a space."""
+
+    index: Tensor
+    """Coordinate of each channel, int64; negative for a channel that is always zero."""
+
+    size: int
+    """Number of coordinates."""
+
+    factors: Mapping[int, Tensor] = field(default_factory=dict)
+    """Channel = factor x coordinate, by tap; 1 where a tap is not listed."""
+
+    constants: Mapping[int, Tensor] = field(default_factory=dict)
+    """By point: the value of channels that are constant there, NaN for the others."""
+
+    @staticmethod
+    def plain(width: int) -> Coordinates:
+        """Every channel is its own coordinate."""
+        return Coordinates(torch.arange(width), width)
+
+    def factor(self, tap: int) -> Tensor:
+        """The factor of each channel at a tap; zero for a channel that is always zero."""
+        ones = torch.ones(self.index.numel(), dtype=torch.float64)
+        factor = self.factors.get(tap, ones)
+        return torch.where(self.index < 0, torch.zeros_like(factor), factor)

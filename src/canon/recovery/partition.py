@@ -1,0 +1,232 @@
+"""The coarsest consistent partition of every space into classes of proportional channels.
+
+This is partition refinement, as in minimising an automaton. A space is first judged by those of its producers whose
+inputs are already judged; residual connections make the rest wait. When a space's classes change, the spaces that its
+consumers feed are looked at again. Classes only ever split, so the work ends, and what remains is the coarsest partition in
+which equal channels provably stay equal: starting fine and merging instead would get stuck on two spaces that feed each
+other, each waiting for the other's dummies to go.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from canon.describe import (
+    Coordinates,
+    RowSketch,
+    Signature,
+    cluster,
+    constant_values,
+    describe,
+    sketch_rows,
+)
+from canon.graph import ChannelGraph, Space
+from canon.recovery.tolerance import Tolerance
+
+
+@dataclass(frozen=True, eq=False)
+class Classes:
+    """The classes of one space."""
+
+    leader: Tensor
+    """For every channel the smallest channel of its class, int64."""
+
+    null: Tensor
+    """Channels that are zero wherever they are read."""
+
+    constant: Tensor
+    """Channels that are constant, and not zero, wherever they are read."""
+
+    values: Mapping[int, Tensor]
+    """By point that a consumer reads: constant values, NaN elsewhere."""
+
+    factors: Mapping[int, Tensor]
+    """By tap: channel = factor x leader."""
+
+    spread: Tensor
+    """For every channel its disagreement with its leader."""
+
+    def coordinates(self) -> Coordinates:
+        """Classes as coordinates for the layers that read the space."""
+        leaders, index = torch.unique(self.leader, return_inverse=True)
+        index = torch.where(self.null, -1, index)
+        return Coordinates(index, leaders.numel(), self.factors, self.values)
+
+
+class Refinement:
+    """The worklist and what it has found so far."""
+
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        tensors: Mapping[str, Tensor],
+        tolerance: Tolerance,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.graph, self.tensors, self.tolerance = graph, tensors, tolerance
+        self.progress = progress
+        self.classes: dict[int, Classes] = {}
+        self.coordinates: dict[int, Coordinates] = {}
+        self.version: dict[int, int] = {}
+        self.sketches: dict[int, tuple[tuple[int, ...], RowSketch]] = {}
+        self.used: dict[int, frozenset[int]] = {}
+        self.visits = 0
+        self.readers = self._readers()
+
+    def _readers(self) -> dict[int, list[int]]:
+        """By space: the spaces that its consumers make."""
+        found: dict[int, set[int]] = {space.id: set() for space in self.graph.spaces}
+        for linear in self.graph.maps:
+            for column in linear.columns or ():
+                found[column.space].update(row.space for row in linear.rows)
+        return {space: sorted(readers) for space, readers in found.items()}
+
+    def run(self) -> dict[int, Classes]:
+        """Work until nothing splits any more."""
+        queue = [space.id for space in self.graph.spaces]
+        waiting = set(queue)
+        while queue:
+            space = self.graph.spaces[heapq.heappop(queue)]
+            waiting.discard(space.id)
+            self.visits += 1
+            if self.progress is not None:
+                self.progress(self.visits, self.visits + len(queue))
+            if not self._visit(space):
+                continue
+            for reader in self.readers[space.id]:
+                if reader not in waiting:
+                    waiting.add(reader)
+                    heapq.heappush(queue, reader)
+        return self.classes
+
+    def _visit(self, space: Space) -> bool:
+        """Judge a space; True when the layers that read it must be described again."""
+        if space.pins:
+            if space.id in self.classes:
+                return False
+            self._store(space, _identity(space))
+            return True
+        sketches = self._available(space)
+        old = self.classes.get(space.id)
+        used = frozenset(sketches)
+        found = self._judge(space, sketches, old)
+        grown = self.used.get(space.id) != used
+        self.used[space.id] = used
+        same = (
+            old is not None
+            and not grown
+            and torch.equal(old.leader, found.leader)
+            and torch.equal(old.null, found.null)
+            and torch.equal(old.constant, found.constant)
+        )
+        if same:
+            return False
+        self._store(space, found)
+        return True
+
+    def _store(self, space: Space, classes: Classes) -> None:
+        self.classes[space.id] = classes
+        self.coordinates[space.id] = classes.coordinates()
+        self.version[space.id] = self.version.get(space.id, 0) + 1
+
+    def _available(self, space: Space) -> dict[int, RowSketch]:
+        found = {}
+        for producer in space.producers:
+            linear = self.graph.maps[producer.map]
+            inputs = [s.space for s in linear.columns or ()]
+            if all(i in self.classes for i in inputs):
+                versions = tuple(self.version[i] for i in inputs)
+                cached = self.sketches.get(producer.map)
+                if cached is None or cached[0] != versions:
+                    sketch = sketch_rows(
+                        linear, self.graph, self.tensors, self.coordinates, seed=producer.map
+                    )
+                    cached = (versions, sketch)
+                    self.sketches[producer.map] = cached
+                found[producer.map] = cached[1]
+        return found
+
+    def _judge(
+        self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None
+    ) -> Classes:
+        zero = self.tolerance.zero
+        values = constant_values(space, self.graph, self.tensors, sketches, zero)
+        read = {c.point: values[c.point] for c in space.consumers}
+        stacked = torch.stack([*read.values()]) if read else torch.zeros(1, space.width)
+        still = ~stacked.isnan().any(dim=0) if read else torch.zeros(space.width).bool()
+        null = still & (stacked == 0).all(dim=0)
+        constant = still & ~null
+        signature = describe(space, self.graph, self.tensors, sketches, zero)
+        _add_constants(signature, space, self.graph, read, constant)
+        label = null.long() + 2 * constant.long()
+        block = torch.arange(space.width) // (space.width // space.groups)
+        label = label * space.groups + block
+        if old is not None:
+            label = label * space.width + old.leader
+        leader = cluster(signature, label, self.tolerance.equal)
+        leader = torch.where(null, torch.arange(space.width), leader)
+        everyone = torch.arange(space.width)
+        return Classes(
+            leader=leader,
+            null=null,
+            constant=constant,
+            values={p: torch.where(still, v, float("nan")) for p, v in read.items()},
+            factors=_factors(signature, leader, space, self.graph),
+            spread=signature.distance(everyone, leader),
+        )
+
+
+def _identity(space: Space) -> Classes:
+    everyone = torch.arange(space.width)
+    none = torch.zeros(space.width, dtype=torch.bool)
+    zero = torch.zeros(space.width, dtype=torch.float64)
+    return Classes(everyone, none, none, {}, {}, zero)
+
+
+def _factors(
+    signature: Signature, leader: Tensor, space: Space, graph: ChannelGraph
+) -> dict[int, Tensor]:
+    found = {}
+    for tap in graph.space_taps(space):
+        scale = signature.scales.get(tap)
+        if scale is None or tap in graph.fixed_taps:
+            continue
+        usable = (scale != 0) & (scale[leader] != 0)
+        safe = torch.where(usable, scale[leader], torch.ones_like(scale))
+        found[tap] = torch.where(usable, scale / safe, torch.ones_like(scale))
+    return found
+
+
+def _add_constants(
+    signature: Signature,
+    space: Space,
+    graph: ChannelGraph,
+    read: Mapping[int, Tensor],
+    constant: Tensor,
+) -> None:
+    """Constant channels are told apart by their values alone: what made them does not matter."""
+    if not bool(constant.any()):
+        return
+    for index, block in enumerate(signature.blocks):
+        signature.blocks[index] = torch.where(constant[:, None], torch.zeros_like(block), block)
+        signature.slack[index] = torch.where(constant, 1.0, signature.slack[index])
+    for tap in graph.space_taps(space):
+        points = [p for p in read if graph.taps[p] == tap]
+        if not points:
+            continue
+        values = torch.stack([torch.where(constant, read[p], 0.0) for p in points], dim=1)
+        norm = values.norm(dim=1)
+        if tap in graph.fixed_taps:
+            direction = torch.asinh(values)
+        else:
+            direction = values / torch.where(norm > 0, norm, torch.ones_like(norm))[:, None]
+            old = signature.scales.get(tap, torch.zeros_like(norm))
+            signature.scales[tap] = torch.where(constant, norm, old)
+        signature.hashed.append(len(signature.blocks))
+        signature.blocks.append(direction)
+        signature.slack.append(torch.ones_like(norm))
