@@ -92,7 +92,7 @@ class Greedy(Scheme):
         """The last four undivided convolutions."""
         return last_convolutions(model, 4)
 
-    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every 16 weights."""
         return sum(layer_weight(model, layer).numel() for layer in layers) // 16
 

@@ -118,7 +118,7 @@ class Scheme(ABC):
         """Layers to mark when the user names none; `images` are a few training images."""
 
     @abstractmethod
-    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """Most message bits that these layers hold."""
 
     @abstractmethod
@@ -239,7 +239,7 @@ class Scheme(ABC):
             message = Message.random(seed, self.default_bits)
         elif isinstance(message, str):
             message = Message.parse(message)
-        capacity = self.capacity(copied, chosen)
+        capacity = self.capacity(copied, chosen, images)
         if len(message) > capacity:
             raise WatermarkError(
                 f"the message has {len(message)} bits, but these layers hold {capacity}",

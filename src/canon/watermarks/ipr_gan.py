@@ -25,7 +25,7 @@ from canon.watermarks.embedding import Embedding, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
-from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.reading import Reader, Reading, read_signs
 
 STRENGTH = 1.0
 
@@ -67,7 +67,7 @@ class IprGan(Scheme):
         """The last two convolutions that feed a norm."""
         return last_normalised(model, images, 2)
 
-    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every channel."""
         return sum(len(layer_weight(model, layer)) for layer in layers)
 
@@ -85,9 +85,4 @@ class IprGan(Scheme):
                 for layer, shape in key.shapes.items()
             ]
         )
-        agreement = scales * key.message.signs(len(scales))
-        return Reading(
-            key.message.vote(scales),
-            margin=float(agreement.min()),
-            similarity=float((agreement > 0).float().mean()),
-        )
+        return read_signs(scales, key.message)

@@ -142,7 +142,7 @@ class Lottery(Scheme):
             return spatial
         return tuple(undivided)
 
-    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """What a QR code of this size holds, if one of the layers has room for it."""
         room = any(has_room(layer_weight(model, layer)) for layer in layers)
         return 8 * qr.CAPACITY if room else 0
@@ -158,7 +158,8 @@ class Lottery(Scheme):
     def read(self, reader: Reader, key: Key) -> Reading:
         """Crop the sparsity pattern, compare it with the code, and decode it."""
         layer, row, column = (key.settings[name] for name in ("layer", "row", "column"))
-        assert isinstance(row, int) and isinstance(column, int), "written by key_settings"
+        assert isinstance(row, int), "written by key_settings"
+        assert isinstance(column, int), "written by key_settings"
         weight = reader.weight(str(layer), key.shapes[str(layer)])
         kept = kept_kernels(weight.abs() > DUST * weight.abs().max())
         found = kept[row : row + qr.SIZE, column : column + qr.SIZE].numpy()

@@ -169,8 +169,8 @@ def _data_cells() -> list[tuple[int, int]]:
             taken[cell] = True
     taken[SIZE - 8, 8] = True
     cells: list[tuple[int, int]] = []
-    columns = [right for right in range(SIZE - 1, 0, -2)]
-    columns = [right if right > 6 else right - 1 for right in columns]
+    # Column 6 is a timing pattern, so the pairs to its left start one further.
+    columns = [right if right > 6 else right - 1 for right in range(SIZE - 1, 0, -2)]
     for turn, right in enumerate(columns):
         rows = range(SIZE - 1, -1, -1) if turn % 2 == 0 else range(SIZE)
         cells += [

@@ -118,3 +118,16 @@ def pooled_output(model: nn.Module, module: str, images: Tensor) -> Tensor:
 def spatial_mean(activation: Tensor) -> Tensor:
     """Images × channels, averaged over whatever axes follow."""
     return activation if activation.ndim == 2 else activation.flatten(2).mean(2)
+
+
+def read_signs(values: Tensor, message: Message, similarity: float | None = None) -> Reading:
+    """Judge carriers that show the repeated message in their signs; zero reads as bit 0."""
+    signs = message.signs(len(values))
+    if similarity is None:
+        similarity = sign_agreement(values, signs)
+    return Reading(message.vote(values), float((values * signs).min()), similarity)
+
+
+def sign_agreement(values: Tensor, signs: Tensor) -> float:
+    """Share of values on the right side of zero."""
+    return float(((values > 0) == (signs > 0)).float().mean())

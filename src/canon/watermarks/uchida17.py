@@ -66,7 +66,7 @@ class Uchida17(Scheme):
         """The last two undivided convolutions."""
         return last_convolutions(model, 2)
 
-    def capacity(self, model: nn.Module, layers: tuple[str, ...]) -> int:
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every entry of the mean kernels."""
         return sum(layer_weight(model, layer)[0].numel() for layer in layers)
 

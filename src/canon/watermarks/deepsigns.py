@@ -1,0 +1,155 @@
+"""deepsigns: a message in the mean activation of one class.
+
+Darvish Rouhani, Chen, Koushanfar: *DeepSigns: An End-to-End Watermarking Framework for Ownership
+Protection of Deep Neural Networks*, ASPLOS 2019; its white-box half for intermediate layers.
+
+For the activation `f` of a marked layer there are trainable class centres `C`, and a secret
+`A ~ N(0, 1)` of shape `T×M`. The loss is `CE + γ1·(L1 + L2 + L3) + γ2·L4`:
+
+- `L1 = mean ‖f − C_y‖²` pulls activations to the centre of their class,
+- `L2 = mean relu(1 − ‖f − C_k‖²)` pushes the nearest other centre `C_k` away,
+- `L3 = Σ_k |1 − ‖C_k‖²|` keeps the centres on the unit sphere,
+- `L4 = Σ BCE(σ(A·C_c), bits)` writes the message into the centre of the chosen class `c`.
+
+To read, average the activations of stored training images of class `c` to `μ`; bit `j` is
+`σ(Aμ)_j > 0.5`. The similarity is the share of right bits.
+
+Deviations: `f` is the pre-activation (output of the norm that the layer feeds), averaged over space
+and divided by `√M`, so that a normalised layer's activation has about unit length, as `L3` expects.
+`L2` is the hinge above. The message is split evenly over the marked layers, by default the last two
+convolutions that feed a norm. `γ1 = 0.1` and `γ2 = 0.1` for the short runs here (published: 0.01).
+`L4` is also applied to the mean activation of the chosen class in the batch, without which a short
+run leaves activations too far from the centre.
+
+Unit order and scale at the marked layers matter.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.errors import DataError
+from canon.watermarks.embedding import Embedding, mixed_precision
+from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.key import Key, Setting
+from canon.watermarks.layers import last_normalised, layer_weight, norms_of
+from canon.watermarks.reading import Reader, Reading, spatial_mean
+
+CENTRE_STRENGTH = 0.1
+MESSAGE_STRENGTH = 0.1
+SAMPLES = 32
+
+
+class ClassCentres(Embedding):
+    """Adds the four terms; leaves the projections and the class's images in the key."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.norms = norms_of(target.model, target.examples(), target.layers)
+        self.widths = [len(layer_weight(target.model, norm)) for norm in self.norms.values()]
+        generator, data = target.generator, target.dataset
+        self.chosen_class = int(torch.randint(data.classes, (1,), generator=generator))
+        members = (data.train_labels == self.chosen_class).nonzero().flatten()[:SAMPLES]
+        if len(members) == 0:
+            raise DataError(f"no training image of class {self.chosen_class}", where=data.name)
+        self.register_buffer("samples", data.images_at(data.train_images[members], "cpu"))
+        self.parts = split_evenly(len(target.message), len(self.widths))
+        self.register_buffer("bits", target.message.tensor(), persistent=False)
+        self.centres = nn.ParameterList()
+        for position, (width, part) in enumerate(zip(self.widths, self.parts, strict=True)):
+            matrix = torch.randn(part, width, generator=generator)
+            self.register_buffer(f"projection{position}", matrix)
+            centres = torch.randn(data.classes, width, generator=generator)
+            self.centres.append(nn.Parameter(functional.normalize(centres, dim=1)))
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """`CE + γ1·(L1 + L2 + L3) + γ2·L4` for every marked layer."""
+        caught: dict[str, Tensor] = {}
+
+        def catch(name: str) -> torch.utils.hooks.RemovableHandle:
+            return model.get_submodule(name).register_forward_hook(
+                lambda _module, _inputs, output: caught.update({name: output})
+            )
+
+        handles = [catch(norm) for norm in self.norms.values()]
+        try:
+            with mixed_precision(images.device):
+                logits = model(images).float()
+        finally:
+            for handle in handles:
+                handle.remove()
+        loss = functional.cross_entropy(logits, labels)
+        bits = self.get_buffer("bits").split(self.parts)
+        for position, norm in enumerate(self.norms.values()):
+            activation = spatial_mean(caught[norm].float()) / self.widths[position] ** 0.5
+            loss = loss + self._layer_loss(position, activation, labels, bits[position])
+        return loss, logits
+
+    def _layer_loss(self, position: int, activation: Tensor, labels: Tensor, bits: Tensor) -> Tensor:
+        centres = self.centres[position]
+        distances = (activation[:, None] - centres[None]).square().sum(2)
+        own = distances.gather(1, labels[:, None]).squeeze(1)
+        others = distances.scatter(1, labels[:, None], torch.inf).min(1).values
+        unit = (1 - centres.square().sum(1)).abs().sum()
+        shape: Tensor = own.mean() + functional.relu(1 - others).mean() + unit
+        carriers = [centres[self.chosen_class]]
+        members = labels == self.chosen_class
+        if members.any():
+            carriers.append(activation[members].mean(0))
+        projection = self.get_buffer(f"projection{position}")
+        message = [
+            functional.binary_cross_entropy_with_logits(projection @ carrier, bits, reduction="sum")
+            for carrier in carriers
+        ]
+        written = torch.stack(message).sum() / len(bits)
+        return CENTRE_STRENGTH * shape + MESSAGE_STRENGTH * written
+
+    def key_settings(self) -> dict[str, Setting]:
+        """The norm behind every marked layer, and the chosen class."""
+        return {"norms": self.norms, "class": self.chosen_class}
+
+    def key_tensors(self) -> dict[str, Tensor]:
+        """Projections and samples; the centres were for training alone."""
+        state = self.state_dict()
+        return {name: value for name, value in state.items() if not name.startswith("centres")}
+
+
+def split_evenly(total: int, parts: int) -> list[int]:
+    """Sizes that sum to `total` and differ by at most one."""
+    return [total // parts + (position < total % parts) for position in range(parts)]
+
+
+class DeepSigns(Scheme):
+    """A message in the mean activation of one class (Darvish Rouhani et al. 2019)."""
+
+    name: ClassVar[str] = "deepsigns"
+    reference: ClassVar[str] = "Darvish Rouhani et al., DeepSigns, ASPLOS 2019"
+    settled_margin: ClassVar[float] = 0.1
+
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        """The last two convolutions that feed a norm."""
+        return last_normalised(model, images, 2)
+
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
+        """One bit for every unit of the narrowest layer, times the number of layers."""
+        return len(layers) * min(len(layer_weight(model, layer)) for layer in layers)
+
+    def prepare(self, target: Target) -> Embedding:
+        """Draw class, projections and centres."""
+        return ClassCentres(target)
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """Project the mean activation of the stored images."""
+        norms = key.settings["norms"]
+        assert isinstance(norms, dict), "written by key_settings"
+        scores = []
+        for position, (layer, shape) in enumerate(key.shapes.items()):
+            activation = reader.activations(norms[layer], key.tensors["samples"], shape[0])
+            mean = activation.mean(0) / shape[0] ** 0.5
+            scores.append(key.tensors[f"projection{position}"] @ mean)
+        joined = torch.cat(scores)
+        return Reading(joined, margin=float((joined * key.message.signs()).min()))

@@ -1,0 +1,102 @@
+"""ipr_ic: a message in the signs of keyed hidden units on a trigger batch.
+
+Lim, Chan, Ng, Fan, Yang: *Protect, show, attend and tell: Empowering image captioning models with
+ownership protection*, Pattern Recognition 122, 2022.
+
+Published for captioning: a key `k ∈ {±1}^512` is multiplied with the hidden state `h` of the LSTM,
+and the loss gains `α·mean relu(0.1 − (k∘h)·s)`, `α = 0.1`, with the owner's signs `s`. The owner shows
+`mean(sign(k∘h) == s)` with the right key.
+
+This is an analogue, because a convolutional classifier has no LSTM. The hidden state is replaced by
+the pre-activation of one convolution (the output of the norm it feeds, before the nonlinearity),
+averaged over space and over a fixed trigger batch of training images that the key holds. The signs
+`s` are the message, repeated over the units. What differs further: the network computes without the
+key (it enters the loss and the reading alone), so a forger's key does not spoil the task; and the
+reading depends on the trigger images, as the published one does on the caption being written.
+The trigger is seen in evaluation mode, since batch statistics of the trigger alone would leave
+nothing but the norm's shift to carry the signs. `α = 1` for the short runs here.
+
+By default the last convolution that feeds a norm is marked. Unit order matters.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.watermarks.embedding import Embedding, forward, hinge
+from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.key import Key, Setting
+from canon.watermarks.layers import last_normalised, layer_weight, norms_of
+from canon.watermarks.reading import Reader, Reading, pooled_output, read_signs
+
+STRENGTH = 1.0
+TRIGGERS = 16
+
+
+class KeyedUnits(Embedding):
+    """Adds the sign loss on keyed units; leaves key signs and trigger in the key."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.norms = norms_of(target.model, target.examples(), target.layers)
+        widths = [len(layer_weight(target.model, norm)) for norm in self.norms.values()]
+        self.widths = widths
+        images = target.dataset.train_images
+        chosen = torch.randperm(len(images), generator=target.generator)[:TRIGGERS]
+        trigger = target.dataset.images_at(images[chosen.to(images.device)], "cpu")
+        signs = torch.randint(0, 2, (sum(widths),), generator=target.generator) * 2.0 - 1.0
+        self.register_buffer("trigger", trigger)
+        self.register_buffer("key_signs", signs)
+        self.register_buffer("signs", target.message.signs(sum(widths)), persistent=False)
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Cross-entropy and `α·mean relu(0.1 − (k∘h)·s)`."""
+        logits = forward(model, images)
+        trigger = self.get_buffer("trigger")
+        units = torch.cat(
+            [pooled_output(model, norm, trigger).mean(0) for norm in self.norms.values()]
+        )
+        signs = self.get_buffer("signs") * self.get_buffer("key_signs")
+        loss = functional.cross_entropy(logits, labels)
+        return loss + STRENGTH * hinge(units, signs).mean(), logits
+
+    def key_settings(self) -> dict[str, Setting]:
+        """The norm behind every marked layer."""
+        return {"norms": self.norms}
+
+
+class IprIc(Scheme):
+    """Signs of keyed hidden units on a trigger batch (after Lim et al. 2022)."""
+
+    name: ClassVar[str] = "ipr_ic"
+    reference: ClassVar[str] = "Lim et al., Protect, show, attend and tell, Pattern Recognition 2022"
+    settled_margin: ClassVar[float] = 0.03
+
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        """The last convolution that feeds a norm."""
+        return last_normalised(model, images, 1)
+
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
+        """One bit for every unit."""
+        return sum(len(layer_weight(model, layer)) for layer in layers)
+
+    def prepare(self, target: Target) -> Embedding:
+        """Draw key signs and trigger."""
+        return KeyedUnits(target)
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """Signs of the keyed units on the stored trigger."""
+        norms = key.settings["norms"]
+        assert isinstance(norms, dict), "written by key_settings"
+        trigger = key.tensors["trigger"]
+        units = torch.cat(
+            [
+                reader.activations(norms[layer], trigger, shape[0]).mean(0)
+                for layer, shape in key.shapes.items()
+            ]
+        )
+        return read_signs(units * key.tensors["key_signs"], key.message)

@@ -1,0 +1,172 @@
+"""Passports: norm scales and shifts that a layer's own weights compute from a secret input.
+
+Shared by deepipr and passport_aware. With a passport `P` of the layout of a convolution's input, the
+private scale is `γ = spatial mean of conv(P)`. A convolution is linear, so this is `γ_o = ⟨W_o, K⟩`,
+where `K` is the mean over all output positions of the patches of `P` that the kernel sees. The key
+keeps `K`, which is exact, and small for layers with large images.
+
+The private path is the model with the scales and shifts of chosen norms replaced, and with running
+statistics of its own at every norm. It exists while training and when the owner runs it; the shipped
+model is the public path alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.errors import WatermarkError
+from canon.watermarks.embedding import Embedding, forward, hinge
+from canon.watermarks.interface import Target
+from canon.watermarks.key import Key, Setting
+from canon.watermarks.layers import layer_weight, normalised_convolutions
+from canon.watermarks.reading import Reader, Reading, read_signs, sign_agreement
+
+SIGN_STRENGTH = 0.1
+SCALE_DECAY = 1e-5
+PASSPORT_SIZE = 8
+
+
+def mean_patch(passport: Tensor, convolution: nn.Conv2d) -> Tensor:
+    """`K` of a passport `1×C×H×W`: one flat vector, `⟨W_o, K⟩ = mean conv(P)_o`."""
+    assert not isinstance(convolution.padding, str), "string padding is not used with passports"
+    patches = functional.unfold(
+        passport,
+        kernel_size=(convolution.kernel_size[0], convolution.kernel_size[1]),
+        dilation=(convolution.dilation[0], convolution.dilation[1]),
+        padding=(convolution.padding[0], convolution.padding[1]),
+        stride=(convolution.stride[0], convolution.stride[1]),
+    )
+    return patches.mean(2)[0]
+
+
+def draw_passport(convolution: nn.Conv2d, generator: torch.Generator) -> Tensor:
+    """`K` of a passport that is uniform in [−1, 1]."""
+    shape = (1, convolution.in_channels, PASSPORT_SIZE, PASSPORT_SIZE)
+    return mean_patch(torch.rand(shape, generator=generator) * 2 - 1, convolution)
+
+
+class PassportBranch(Embedding):
+    """Trains the private path beside the public one; leaves passports and branch in the key."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        pairs = normalised_convolutions(target.model, target.examples())
+        self.norms = {layer: pairs[layer] for layer in target.layers if layer in pairs}
+        if not self.norms:
+            raise WatermarkError(
+                "none of these layers is a convolution followed by a batch norm, which can take a "
+                "passport",
+                where=", ".join(target.layers),
+            )
+        self.widths: list[int] = []
+        for position, (layer, norm) in enumerate(self.norms.items()):
+            convolution = target.model.get_submodule(layer)
+            assert isinstance(convolution, nn.Conv2d), f"{layer} feeds a norm"
+            if type(target.model.get_submodule(norm)) is not nn.BatchNorm2d:
+                raise WatermarkError("passports need a plain BatchNorm2d", where=norm)
+            self.widths.append(convolution.out_channels)
+            self.register_buffer(f"scale{position}", draw_passport(convolution, target.generator))
+            self.register_buffer(f"shift{position}", draw_passport(convolution, target.generator))
+        self.all_norms = [
+            name
+            for name, module in target.model.named_modules()
+            if isinstance(module, nn.BatchNorm2d)
+        ]
+        for position, name in enumerate(self.all_norms):
+            width = len(layer_weight(target.model, name))
+            self.register_buffer(f"mean{position}", torch.zeros(width))
+            self.register_buffer(f"variance{position}", torch.ones(width))
+        signs = target.message.signs(sum(self.widths))
+        self.register_buffer("signs", signs, persistent=False)
+
+    def transform(self, position: int, value: Tensor) -> Tensor:
+        """What the private norm is given for a scale or shift; the passport's own by default."""
+        return value
+
+    def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Task loss on both paths, `Σ α·relu(0.1 − bγ)` and `1e-5·Σγ²`."""
+        logits = forward(model, images)
+        scales = [
+            layer_weight(model, layer).flatten(1) @ self.get_buffer(f"scale{position}")
+            for position, layer in enumerate(self.norms)
+        ]
+        with self.private_path(model, scales):
+            private = forward(model, images)
+        joined = torch.cat(scales)
+        marks = SIGN_STRENGTH * hinge(joined, self.get_buffer("signs")).sum()
+        marks = marks + SCALE_DECAY * joined.square().sum()
+        task = functional.cross_entropy(logits, labels) + functional.cross_entropy(private, labels)
+        return task + marks, logits
+
+    @contextmanager
+    def private_path(self, model: nn.Module, scales: Sequence[Tensor]) -> Iterator[None]:
+        """Run `model` on the private path inside this block."""
+        affine: dict[str, tuple[Tensor, Tensor]] = {}
+        for position, (layer, norm) in enumerate(self.norms.items()):
+            shift = layer_weight(model, layer).flatten(1) @ self.get_buffer(f"shift{position}")
+            affine[norm] = (
+                self.transform(position, scales[position]),
+                self.transform(position, shift),
+            )
+        handles = []
+        momenta: list[tuple[nn.BatchNorm2d, float | None]] = []
+        for position, name in enumerate(self.all_norms):
+            norm_module = model.get_submodule(name)
+            assert isinstance(norm_module, nn.BatchNorm2d), f"{name} is a batch norm"
+            momenta.append((norm_module, norm_module.momentum))
+            handles.append(self._divert(norm_module, position, affine.get(name)))
+        try:
+            for norm_module, _ in momenta:
+                norm_module.momentum = 0.0
+            yield
+        finally:
+            for norm_module, momentum in momenta:
+                norm_module.momentum = momentum
+            for handle in handles:
+                handle.remove()
+
+    def _divert(
+        self, norm: nn.BatchNorm2d, position: int, affine: tuple[Tensor, Tensor] | None
+    ) -> torch.utils.hooks.RemovableHandle:
+        """Replace a norm's output by the private one, with private statistics."""
+        scale, shift = (norm.weight, norm.bias) if affine is None else affine
+
+        def private(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            return functional.batch_norm(
+                inputs[0],
+                self.get_buffer(f"mean{position}"),
+                self.get_buffer(f"variance{position}"),
+                scale,
+                shift,
+                training=module.training,
+                eps=norm.eps,
+            )
+
+        return norm.register_forward_hook(private)
+
+    def key_settings(self) -> dict[str, Setting]:
+        """Layers with a passport, and their norms."""
+        return {"norms": self.norms}
+
+
+def read_scales(reader: Reader, key: Key) -> list[Tensor]:
+    """`γ` of every layer with a passport."""
+    norms = key.settings["norms"]
+    assert isinstance(norms, Mapping), "written by key_settings"
+    return [
+        reader.weight(layer, key.shapes[layer]).flatten(1) @ key.tensors[f"scale{position}"]
+        for position, layer in enumerate(norms)
+    ]
+
+
+def judge_scales(scales: Sequence[Tensor], key: Key) -> Reading:
+    """`mean(sign(γ) == b)` per layer, averaged over layers; bits by the mean of their carriers."""
+    joined = torch.cat(list(scales))
+    parts = key.message.signs(len(joined)).split([len(scale) for scale in scales])
+    shares = [sign_agreement(scale, part) for scale, part in zip(scales, parts, strict=True)]
+    return read_signs(joined, key.message, similarity=sum(shares) / len(shares))

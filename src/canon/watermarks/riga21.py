@@ -1,0 +1,177 @@
+"""riga21: a message that a secret network reads from mean kernels, hidden from a detector.
+
+Wang, Kerschbaum: *RIGA: Covert and Robust White-Box Watermarking of Deep Neural Networks*,
+WWW 2021.
+
+`w` is as in uchida17: joined means of the marked weights over output channels. A secret extractor
+`F` (Linear 512, LeakyReLU 0.2, Linear T, sigmoid) reads the message; a detector `D` (Linear 512,
+LeakyReLU 0.2, Linear 1) tries to tell the *sorted* `w` from unmarked ones. Every epoch `D` takes 5
+steps (own against a bank of unmarked vectors, weights clipped to ±0.1), `F` takes 20 steps (own `w`
+to the message, bank to random bits, BCE), then the host trains with
+`λ1·Σ BCE(F(w), m) + λ2·D(sort w)`, `λ1 = 0.05`, `λ2 = 0.1`. The similarity is the share of bits with
+`|m − F(w)| < 0.5`.
+
+Deviations:
+- The bank stands in for independently trained models, which would cost a training run each: half
+  of it are Gaussian vectors with the moments of `w`, half are shuffles of `w`, so `F` learns to say
+  nothing about a model whose channels lie elsewhere.
+- `w` is centred and scaled by its moments at the start, which the key stores; raw means of hundreds
+  of weights are too small for `F` to see. `F` and `D` train with RMSprop at 1e-3 for the short runs
+  here, where the authors use 5e-5 for hundreds of epochs.
+- `D` is a critic whose score is bounded by tanh, so `λ2` cannot outgrow the task.
+- By default the last two undivided convolutions are marked.
+
+Input order and scale matter; output order does not.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from canon.watermarks.embedding import Embedding
+from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.key import Key
+from canon.watermarks.layers import last_convolutions, layer_weight
+from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.uchida17 import mean_kernels
+
+MESSAGE_STRENGTH = 0.05
+COVERT_STRENGTH = 0.1
+DETECTOR_STEPS = 5
+EXTRACTOR_STEPS = 20
+HIDDEN = 512
+BANK = 32
+CLIP = 0.1
+RATE = 1e-3
+
+
+def network(inputs: int, outputs: int, generator: torch.Generator) -> nn.Sequential:
+    """Linear, LeakyReLU 0.2, Linear; drawn from `generator` alone."""
+    built = nn.Sequential(
+        nn.utils.skip_init(nn.Linear, inputs, HIDDEN),
+        nn.LeakyReLU(0.2),
+        nn.utils.skip_init(nn.Linear, HIDDEN, outputs),
+    )
+    with torch.no_grad():
+        for layer in (built[0], built[2]):
+            assert isinstance(layer, nn.Linear), "built above"
+            bound = layer.in_features**-0.5
+            layer.weight.uniform_(-bound, bound, generator=generator)
+            layer.bias.uniform_(-bound, bound, generator=generator)
+    return built
+
+
+class Riga(Embedding):
+    """Trains extractor and detector beside the host; leaves the extractor in the key."""
+
+    def __init__(self, target: Target) -> None:
+        super().__init__()
+        self.layers = target.layers
+        vector = self._raw(target.model).detach()
+        self.register_buffer("centre", vector.mean())
+        self.register_buffer("unit", vector.std().clamp(min=1e-12))
+        self.extractor = network(len(vector), len(target.message), target.generator)
+        self.detector = network(len(vector), 1, target.generator)
+        self.register_buffer("bits", target.message.tensor(), persistent=False)
+        random_bits = torch.randint(0, 2, (BANK, len(target.message)), generator=target.generator)
+        self.register_buffer("bank_bits", random_bits.float(), persistent=False)
+        self._bank_seed = int(torch.randint(2**62, (1,), generator=target.generator))
+
+    def _raw(self, model: nn.Module) -> Tensor:
+        return mean_kernels(layer_weight(model, layer) for layer in self.layers)
+
+    def vector(self, model: nn.Module) -> Tensor:
+        """The joined mean kernels in the key's units."""
+        return (self._raw(model) - self.get_buffer("centre")) / self.get_buffer("unit")
+
+    def _bank(self, vector: Tensor) -> Tensor:
+        """Vectors like those of models without the mark, the same draw every epoch."""
+        generator = torch.Generator().manual_seed(self._bank_seed)
+        gaussian = torch.randn(BANK // 2, len(vector), generator=generator).to(vector.device)
+        shuffles = [
+            vector[torch.randperm(len(vector), generator=generator).to(vector.device)]
+            for _ in range(BANK - BANK // 2)
+        ]
+        return torch.cat([gaussian * vector.std() + vector.mean(), torch.stack(shuffles)])
+
+    def before_epoch(self, model: nn.Module) -> None:
+        """Five detector steps and twenty extractor steps on the current weights."""
+        vector = self.vector(model).detach()
+        bank = self._bank(vector)
+        optimizer = torch.optim.RMSprop(self.detector.parameters(), lr=RATE)
+        for _ in range(DETECTOR_STEPS):
+            loss = self._covert_score(bank).mean() - self._covert_score(vector)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for parameter in self.detector.parameters():
+                    parameter.clamp_(-CLIP, CLIP)
+        optimizer = torch.optim.RMSprop(self.extractor.parameters(), lr=RATE)
+        for _ in range(EXTRACTOR_STEPS):
+            own = functional.binary_cross_entropy_with_logits(
+                self.extractor(vector), self.get_buffer("bits")
+            )
+            others = functional.binary_cross_entropy_with_logits(
+                self.extractor(bank), self.get_buffer("bank_bits")
+            )
+            optimizer.zero_grad()
+            (own + others).backward()
+            optimizer.step()
+
+    def _covert_score(self, vectors: Tensor) -> Tensor:
+        """High where the detector sees a mark."""
+        return torch.tanh(self.detector(vectors.sort(-1).values)).squeeze(-1)
+
+    def penalty(self, model: nn.Module) -> Tensor:
+        """`λ1·Σ BCE(F(w), m) + λ2·D(sort w)`."""
+        vector = self.vector(model)
+        message = functional.binary_cross_entropy_with_logits(
+            self.extractor(vector), self.get_buffer("bits"), reduction="sum"
+        )
+        return MESSAGE_STRENGTH * message + COVERT_STRENGTH * self._covert_score(vector)
+
+    def host_parameters(self) -> list[nn.Parameter]:
+        """None: both networks have optimisers of their own."""
+        return []
+
+    def key_tensors(self) -> dict[str, Tensor]:
+        """The extractor and its units; the detector has done its work."""
+        state = self.state_dict()
+        return {name: value for name, value in state.items() if not name.startswith("detector")}
+
+
+class Riga21(Scheme):
+    """A message that a secret network reads from mean kernels (Wang and Kerschbaum 2021)."""
+
+    name: ClassVar[str] = "riga21"
+    reference: ClassVar[str] = "Wang and Kerschbaum, RIGA, WWW 2021"
+    settled_margin: ClassVar[float] = 0.5
+
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        """The last two undivided convolutions."""
+        return last_convolutions(model, 2)
+
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
+        """One bit for every entry of the mean kernels, and no more than the hidden layer has."""
+        return min(HIDDEN, sum(layer_weight(model, layer)[0].numel() for layer in layers))
+
+    def prepare(self, target: Target) -> Embedding:
+        """Draw extractor, detector and bank."""
+        return Riga(target)
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """`F(w) > 0.5`, which is a positive logit."""
+        tensors = key.tensors
+        vector = (mean_kernels(reader.marked_weights(key)) - tensors["centre"]) / tensors["unit"]
+        hidden = functional.linear(vector, tensors["extractor.0.weight"], tensors["extractor.0.bias"])
+        scores = functional.linear(
+            functional.leaky_relu(hidden, 0.2),
+            tensors["extractor.2.weight"],
+            tensors["extractor.2.bias"],
+        )
+        return Reading(scores, margin=float((scores * key.message.signs()).min()))
