@@ -1,1 +1,20 @@
 """Neural structural obfuscation as programs of transforms on channel spaces."""
+
+from canon.attacks.attack import AttackResult as AttackResult
+from canon.attacks.attack import attack as attack
+from canon.attacks.attack import attack_with as attack_with
+from canon.attacks.channels import Channels as Channels
+from canon.attacks.channels import Kind as Kind
+from canon.attacks.interface import Primitive as Primitive
+from canon.attacks.interface import Setting as Setting
+from canon.attacks.log import AttackLog as AttackLog
+from canon.attacks.log import SpaceLog as SpaceLog
+from canon.attacks.options import MIX as MIX
+from canon.attacks.options import AttackOptions as AttackOptions
+from canon.attacks.registry import get as get
+from canon.attacks.registry import names as names
+
+__all__ = [
+    "attack", "attack_with", "AttackOptions", "AttackResult", "AttackLog", "SpaceLog",
+    "Channels", "Kind", "Primitive", "Setting", "MIX", "get", "names",
+]  # fmt: skip

@@ -1,0 +1,146 @@
+"""`attack`: from a model to one that computes the same and hides what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from canon.attacks.log import AttackLog, write_log
+from canon.attacks.noise import Noise
+from canon.attacks.options import AttackOptions, MoreOptions
+from canon.attacks.parameters import write_parameters
+from canon.attacks.plan import AttackPlan, count_parameters, make_plan
+from canon.attacks.weights import write_bias, write_weight
+from canon.errors import AttackError, UnsupportedModelError
+from canon.graph import ChannelGraph, trace
+from canon.rewrite import replace_tensors
+
+Progress = Callable[[int, int], None]
+"""Told how many layers are written, and of how many."""
+
+
+@dataclass(frozen=True, eq=False)
+class AttackResult:
+    """An attacked model and what was done to it."""
+
+    model: nn.Module
+    """Computes what the original does; carries no trace of the attack."""
+
+    log: AttackLog
+    """What was done, enough to do it again and to score a recovery."""
+
+
+def attack(
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    ops: str | Iterable[str],
+    *,
+    ratio: float = 0.2,
+    seed: int = 0,
+    permute: bool = True,
+    scale: bool = True,
+    **more: Unpack[MoreOptions],
+) -> AttackResult:
+    """Hide a model: inject channels into every free space, shuffle and scale them, and keep the function.
+
+    Args:
+        model: A model in evaluation mode. It is not changed.
+        example: An input tensor, or a tuple of the forward pass's arguments.
+        ops: Primitives in the order of their application, or `"mix-opseq"` or `"mix-opseq-per-merge-group"`.
+        ratio: ρ; each primitive adds `⌈ρ·C⌉` channels.
+        seed: The same seed gives the same tensors.
+        permute: Whether to shuffle channels.
+        scale: Whether to scale channels.
+        **more: Further fields of `AttackOptions`.
+
+    >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    >>> attack(net, torch.zeros(1, 4), ["nso_clique"], ratio=0.5).model[0]
+    Linear(in_features=4, out_features=12, bias=True)
+    """
+    names = (ops,) if isinstance(ops, str) else tuple(ops)
+    options = AttackOptions(ops=names, ratio=ratio, seed=seed, permute=permute, scale=scale, **more)
+    return attack_with(model, example, options)
+
+
+@torch.no_grad()
+def attack_with(
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    options: AttackOptions,
+    progress: Progress | None = None,
+) -> AttackResult:
+    """`attack` with all options in one value, and with news of its progress."""
+    graph = trace(model, example)
+    tensors = _tensors(model, graph)
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    generator = torch.Generator().manual_seed(options.seed)
+    plan = make_plan(graph, options, shapes, generator)
+    size = count_parameters(plan, shapes)
+    if size > options.max_parameters:
+        raise AttackError(
+            f"the attacked model would have {size:,} parameters, more than {options.max_parameters:,}",
+            hint="Lower the ratio, shorten the sequence, select fewer spaces, or raise max_parameters",
+        )
+    _check_finite(tensors)
+    changed = write_tensors(tensors, plan, generator, progress)
+    attacked = replace_tensors(model, changed)
+    if plan.kernels:
+        from canon.rewrite import resize_kernels
+
+        resize_kernels(attacked, {name: 1 for name in plan.kernels})
+    return AttackResult(attacked, write_log(plan, options, size))
+
+
+def write_tensors(
+    tensors: Mapping[str, Tensor], plan: AttackPlan, generator: torch.Generator, progress: Progress | None = None
+) -> dict[str, Tensor]:
+    """Every tensor that the plan changes, by first name."""
+    padded = dict(tensors)
+    for name in plan.kernels:
+        padded[name] = pad(tensors[name].detach(), (1, 1) * (tensors[name].ndim - 2))
+    changed = write_parameters(padded, plan)
+    touched = [
+        linear
+        for linear in plan.graph.maps
+        if any(s.space in plan.spaces for s in (*linear.rows, *(linear.columns or ())))
+    ]
+    noise = _noise_for(plan, padded, generator)
+    for done, linear in enumerate(touched, 1):
+        if linear.weight not in changed:  # a layer may be called twice
+            changed[linear.weight] = write_weight(padded[linear.weight], linear, plan, noise)
+            if linear.bias is not None and any(s.space in plan.spaces for s in linear.rows):
+                changed[linear.bias] = write_bias(tensors[linear.bias], linear, plan)
+        if progress is not None:
+            progress(done, len(touched))
+    return changed
+
+
+def _noise_for(plan: AttackPlan, tensors: Mapping[str, Tensor], generator: torch.Generator) -> Noise:
+    longest = most = 1
+    for linear in plan.graph.maps:
+        kernel = tensors[linear.weight].shape[2:].numel()
+        width = tensors[linear.weight].shape[linear.column_axis]
+        if linear.columns is not None:
+            width = sum(plan.width(s.space) * s.repeat for s in linear.columns) // linear.groups
+        longest = max(longest, width * kernel)
+        most = max(most, sum(2 * plan.width(s.space) * s.repeat for s in linear.rows))
+    return Noise.of(longest, most, generator)
+
+
+def _tensors(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
+    """Parameters and buffers by first name."""
+    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
+    return {graph.aliases[name]: tensor.detach() for name, tensor in named}
+
+
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UnsupportedModelError(
+                "the tensor holds numbers that are not finite", where=name, hint="Repair or retrain the model first"
+            )

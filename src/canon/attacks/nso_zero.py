@@ -1,0 +1,31 @@
+"""nso_zero: channels without effect."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import torch
+
+from canon.attacks.channels import Channels, Kind
+from canon.attacks.interface import Primitive, Setting
+
+
+@final
+class NsoZero(Primitive):
+    """Null channels, in both forms of Yan et al.: `σ(0)·v = 0` for any outgoing `v`, and `σ(u·x)·0 = 0` for any incoming `u`.
+
+    The first form needs a space where zero arrives as zero: norms are given a shift that cancels their mean, but
+    nothing helps against an activation with `σ(0) ≠ 0`. There all dummies take the second form.
+    """
+
+    name: ClassVar[str] = "nso_zero"
+
+    def inject(self, channels: Channels, count: int, setting: Setting) -> Channels:
+        """Append dummies of the form asked for."""
+        form = setting.options.zero_form
+        if form == "out" or not setting.zero_arrives:
+            return channels.append(Kind.ZERO_OUT, count)
+        if form == "in":
+            return channels.append(Kind.ZERO_IN, count)
+        incoming = torch.rand((channels.groups, count), generator=setting.generator) < 0.5
+        return channels.append(torch.where(incoming, int(Kind.ZERO_IN), int(Kind.ZERO_OUT)), count)

@@ -1,0 +1,218 @@
+"""The plan: what every space becomes, decided before any weight is read.
+
+The plan knows how large the attacked model will be, so that an attack that does not fit is refused before anything is
+allocated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from canon.attacks import registry
+from canon.attacks.channels import Channels, Kind, shuffle
+from canon.attacks.interface import Setting
+from canon.attacks.nullity import constants, zero_arrives
+from canon.attacks.options import AttackOptions
+from canon.attacks.sequence import sequences
+from canon.errors import AttackError
+from canon.graph import ChannelGraph, Space
+
+
+@dataclass(frozen=True, eq=False)
+class SpacePlan:
+    """What one space becomes."""
+
+    space: Space
+    sequence: tuple[str, ...]
+    """The primitives, in order."""
+
+    channels: Channels
+    """What every channel is."""
+
+    model: Tensor
+    """The original channel whose per-channel parameters each channel takes: its own, or one drawn for a dummy."""
+
+    gains: Mapping[int, Tensor]
+    """Camouflage scale of every channel, by tap."""
+
+    constants: Mapping[int, float]
+    """What a channel without input is at each point."""
+
+    @property
+    def after(self) -> int:
+        """Channels after the attack."""
+        return self.channels.width
+
+    @cached_property
+    def kind(self) -> Tensor:
+        """`Kind` of every channel, over all blocks."""
+        return self.channels.kind.flatten()
+
+    @cached_property
+    def share(self) -> Tensor:
+        """Share of every live channel in its origin."""
+        return self.channels.share.flatten()
+
+    @cached_property
+    def filter(self) -> Tensor:
+        """Dummies with one origin have one filter; every live channel has its own, so that copies get their own noise."""
+        width, origin = self.after, self.channels.origin.flatten()
+        return torch.where(self.kind == Kind.LIVE, torch.arange(width), width + origin - self.channels.before)
+
+    @cached_property
+    def filters(self) -> int:
+        """How many filters there can be."""
+        return self.after + self.channels.dummies
+
+    @cached_property
+    def following(self) -> Tensor:
+        """The next member of each clique member's clique, in a ring; every other channel follows itself."""
+        following = torch.arange(self.after)
+        members = torch.nonzero(self.kind == Kind.CLIQUE).flatten()
+        if members.numel():
+            origin = self.channels.origin.flatten()[members]
+            order = torch.argsort(origin, stable=True)
+            members, origin = members[order], origin[order]
+            start = torch.ones_like(origin, dtype=torch.bool)
+            start[1:] = origin[1:] != origin[:-1]
+            first = torch.nonzero(start).flatten()[start.long().cumsum(0) - 1]
+            last = torch.ones_like(start)
+            last[:-1] = start[1:]
+            index = torch.arange(members.numel())
+            following[members] = members[torch.where(last, first, index + 1)]
+        return following
+
+
+@dataclass(frozen=True, eq=False)
+class AttackPlan:
+    """What the whole model becomes."""
+
+    graph: ChannelGraph
+    spaces: Mapping[int, SpacePlan]
+    """By space id; spaces that are not listed stay."""
+
+    kernels: frozenset[str]
+    """Weights whose kernels grow."""
+
+    chain: bool
+    """Whether dummies read dummies."""
+
+    def width(self, space: int) -> int:
+        """Channels of a space after the attack."""
+        return self.spaces[space].after if space in self.spaces else self.graph.spaces[space].width
+
+
+def select_spaces(graph: ChannelGraph, options: AttackOptions, shapes: Mapping[str, tuple[int, ...]]) -> list[Space]:
+    """The free spaces that the options name."""
+    if not graph.free:
+        reasons = {space.pinned for space in graph.spaces if space.pinned}
+        raise AttackError("the model has nothing that may change", hint=f"Pinned: {'; '.join(sorted(reasons)[:3])}")
+    chosen = []
+    for space in graph.free:
+        layers = [graph.maps[producer.map] for producer in space.producers]
+        if not layers or (options.only_convolutions and any(len(shapes[layer.weight]) < 3 for layer in layers)):
+            continue
+        names = {space.name, *(layer.name for layer in layers)}
+        if options.select and not any(fnmatchcase(name, p) for name in names for p in options.select):
+            continue
+        chosen.append(space)
+    if not chosen:
+        known = ", ".join(space.name for space in graph.free[:5])
+        asked = ", ".join(options.select) or "only convolutions"
+        raise AttackError(f"the selection matches no free space: {asked}", hint=f"Free spaces: {known}, …")
+    return chosen
+
+
+def make_plan(
+    graph: ChannelGraph, options: AttackOptions, shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator
+) -> AttackPlan:
+    """Decide everything but the numbers in the weights.
+
+    Args:
+        graph: The model's channel graph.
+        options: What to do.
+        shapes: Shape of every tensor by first name.
+        generator: Source of randomness.
+    """
+    for name in options.ops:
+        if name not in ("mix-opseq", "mix-opseq-per-merge-group"):
+            registry.get(name)
+    chosen = select_spaces(graph, options, shapes)
+    if options.anchor is not None and options.anchor not in {space.name for space in chosen}:
+        raise AttackError(f"the anchor '{options.anchor}' is not among the attacked spaces")
+    programs = sequences(options, len(chosen), generator)
+    spaces = {
+        space.id: _plan_space(graph, space, program, options, generator)
+        for space, program in zip(chosen, programs, strict=True)
+    }
+    kernels = growing_kernels(graph, frozenset(spaces)) if options.expand_kernels else frozenset()
+    return AttackPlan(graph, spaces, kernels, options.chain)
+
+
+def _plan_space(
+    graph: ChannelGraph, space: Space, program: tuple[str, ...], options: AttackOptions, generator: torch.Generator
+) -> SpacePlan:
+    values = constants(graph, space)
+    setting = Setting(options, zero_arrives(space, values), generator)
+    channels = Channels.of(space.width, space.groups)
+    for name in program:
+        channels = registry.get(name).apply(channels, setting)
+        if options.permute:
+            channels = shuffle(channels, generator)
+    # Dummies are modelled on a channel of their own block; those of one origin on the same.
+    block = space.width // space.groups
+    drawn = torch.randint(block, (max(1, channels.dummies),), generator=generator)
+    drawn = drawn[(channels.origin - space.width).clamp(min=0)] + torch.arange(space.groups)[:, None] * block
+    model = torch.where(channels.kind == Kind.LIVE, channels.origin, drawn).flatten()
+    gains = {}
+    if options.scale and options.anchor in (None, space.name):
+        low, high = options.scale_range
+        for tap in graph.space_taps(space):
+            if tap not in graph.fixed_taps:
+                factor = torch.rand(channels.width, generator=generator, dtype=torch.float64)
+                gains[tap] = low + (high - low) * factor
+    return SpacePlan(space, program, channels, model, gains, values)
+
+
+def growing_kernels(graph: ChannelGraph, attacked: frozenset[int]) -> frozenset[str]:
+    """Weights of attacked convolutions whose kernel may grow together with their padding."""
+    allowed, barred = set(), set()
+    for linear in graph.maps:
+        touched = any(s.space in attacked for s in (*linear.rows, *(linear.columns or ())))
+        (allowed if touched and linear.cropping is not None else barred).add(linear.weight)
+    for space in graph.spaces:
+        for stage in space.stages:
+            if stage.kind == "depthwise":
+                grows = space.id in attacked and getattr(stage, "cropping", None) is not None
+                (allowed if grows else barred).add(stage.params["weight"])
+    return frozenset(allowed - barred)
+
+
+def count_parameters(plan: AttackPlan, shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Entries of all tensors of the attacked model."""
+    sizes = {name: list(shape) for name, shape in shapes.items()}
+    for linear in plan.graph.maps:
+        size = sizes[linear.weight]
+        size[linear.row_axis] = sum(plan.width(s.space) * s.repeat for s in linear.rows)
+        if linear.columns is not None:
+            columns = sum(plan.width(s.space) * s.repeat for s in linear.columns)
+            size[linear.column_axis] = columns // linear.groups
+        if linear.bias is not None:
+            sizes[linear.bias] = [size[linear.row_axis]]
+    for name in plan.kernels:
+        sizes[name][2:] = [side + 2 for side in shapes[name][2:]]
+    growth: dict[tuple[str, int, int], int] = {}
+    for planned in plan.spaces.values():
+        for stage in planned.space.stages:
+            for name in stage.params.values():
+                growth[name, stage.axis, stage.offset] = (planned.after - planned.space.width) * stage.repeat
+    for (name, axis, _), more in growth.items():
+        sizes[name][axis] += more
+    return sum(math.prod(size) for size in sizes.values())
