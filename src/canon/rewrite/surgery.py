@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from canon.graph import ChannelGraph
-from canon.graph.frontend import clone_with, tensor_names
+from canon.graph.tensors import clone_with, tensor_names
 from canon.rewrite.tensors import Rewrites, rewrite_tensors
 
 
@@ -43,6 +43,21 @@ def replace_tensors(model: nn.Module, changed: Mapping[str, Tensor]) -> nn.Modul
     for module in result.modules():
         update_sizes(module)
     return result
+
+
+def resize_kernels(model: nn.Module, rings: Mapping[str, int]) -> None:
+    """After kernels grew (or, with a negative number, shrank) by rings, bring their layers' attributes up to date.
+
+    Args:
+        model: A model that the caller owns; it is changed.
+        rings: By weight name, how many entries were added on every side.
+    """
+    for name, count in rings.items():
+        layer: Any = model.get_submodule(name.rpartition(".")[0])
+        layer.kernel_size = tuple(layer.weight.shape[2:])
+        layer.padding = tuple(p + count for p in layer.padding)
+        # Kept by torch for padding modes other than zeros; updated so that no attribute disagrees.
+        layer._reversed_padding_repeated_twice = [p for p in reversed(layer.padding) for _ in range(2)]
 
 
 def update_sizes(module: nn.Module) -> None:

@@ -1,0 +1,136 @@
+"""Fold constant channels into the biases of the layers that read them, where that is exact.
+
+Exact means: no zero padding at any consumer, and every consumer has a bias, or a norm right behind it whose mean can take
+the offset up. A constant that one consumer cannot take up stays for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from canon.graph import ChannelGraph, LinearMap, Space, Stage
+from canon.recovery.merge import Merged
+from canon.recovery.partition import Classes
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A consumer's offset that goes into the mean of the norm behind it."""
+
+    stage: Stage
+    offset: Tensor
+    """Per row before the rewrite."""
+
+
+@dataclass(frozen=True, eq=False)
+class Folds:
+    """All constants that are folded."""
+
+    spaces: dict[int, Tensor]
+    """By space id: which kept channels are folded."""
+
+    columns: dict[int, Tensor]
+    """By map index: which columns after the merge are folded."""
+
+    offsets: dict[int, Tensor]
+    """By map index: what to add to the bias, per row after the merge."""
+
+    norms: list[Fold]
+    """What to take off a norm's mean."""
+
+    def means(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The changed means, in the layout before the rewrite."""
+        changed: dict[str, Tensor] = {}
+        for fold in self.norms:
+            name = fold.stage.params["mean"]
+            mean = changed.get(name, tensors[name].detach())
+            offset = torch.zeros(mean.shape[0], dtype=torch.float64)
+            offset[fold.stage.offset : fold.stage.offset + fold.offset.numel()] = fold.offset
+            changed[name] = (mean.double() - offset.to(mean.device)).to(mean.dtype)
+        return changed
+
+
+def plan_folds(
+    graph: ChannelGraph,
+    tensors: Mapping[str, Tensor],
+    classes: Mapping[int, Classes],
+    leaders: Mapping[int, Tensor],
+    merged: Mapping[int, Merged],
+    guarded: Mapping[int, Tensor],
+) -> Folds:
+    """Which constants are folded, and where they go."""
+    calls: dict[str, int] = {}
+    for linear in graph.maps:
+        calls[linear.weight] = calls.get(linear.weight, 0) + 1
+    takers = {i: _taker(graph, m) for i, m in enumerate(graph.maps) if calls[m.weight] == 1}
+    folds = Folds({}, {}, {}, [])
+    for space in graph.spaces:
+        constant = classes[space.id].constant[leaders[space.id]] & ~guarded[space.id]
+        exact = all(takers.get(c.map) is not None for c in space.consumers)
+        if space.pins or not space.consumers or not exact or not bool(constant.any()):
+            continue
+        if bool(constant.all()):
+            continue  # nothing would be left
+        folds.spaces[space.id] = constant
+    _offsets(graph, classes, leaders, merged, takers, folds)
+    return folds
+
+
+def _taker(graph: ChannelGraph, linear: LinearMap) -> str | Stage | None:
+    """Where a layer's offset can go: its bias, the norm behind it, or nowhere."""
+    if linear.zero_padding or linear.groups > 1:
+        return None
+    if linear.bias is not None:
+        return linear.bias
+    if len(linear.rows) != 1 or linear.rows[0].repeat != 1:
+        return None
+    point, space = linear.rows[0].point, graph.spaces[linear.rows[0].space]
+    return _norm_behind(space, point)
+
+
+def _norm_behind(space: Space, point: int) -> Stage | None:
+    readers = [stage for stage in space.stages if point in stage.inputs]
+    read = any(consumer.point == point for consumer in space.consumers)
+    if read or len(readers) != 1 or readers[0].kind != "norm" or space.pins:
+        return None
+    return readers[0]
+
+
+def _offsets(
+    graph: ChannelGraph,
+    classes: Mapping[int, Classes],
+    leaders: Mapping[int, Tensor],
+    merged: Mapping[int, Merged],
+    takers: Mapping[int, str | Stage | None],
+    folds: Folds,
+) -> None:
+    for index, linear in enumerate(graph.maps):
+        if not any(s.space in folds.spaces for s in linear.columns or ()):
+            continue
+        gone, value = [], []
+        for s in linear.columns or ():
+            kept = leaders[s.space]
+            none = torch.zeros(kept.numel(), dtype=torch.bool)
+            fold = folds.spaces.get(s.space, none)
+            known = classes[s.space].values.get(s.point)
+            level = torch.zeros(kept.numel(), dtype=torch.float64)
+            if known is not None:
+                level = torch.where(fold, known[kept].nan_to_num(), level)
+            gone.append(fold.repeat_interleave(s.repeat))
+            value.append(level.repeat_interleave(s.repeat))
+        folds.columns[index] = torch.cat(gone)
+        weight = merged[index].weight[0]
+        summed = weight.double().sum(-1)
+        offset = (summed @ torch.cat(value).to(weight.device)).cpu()
+        taker = takers[index]
+        if isinstance(taker, Stage):
+            width = graph.spaces[taker.space].width
+            full = torch.zeros(width, dtype=torch.float64)
+            full[leaders[taker.space]] = offset
+            folds.norms.append(Fold(taker, full))
+        else:
+            folds.offsets[index] = offset

@@ -1,0 +1,77 @@
+"""Liveness: a channel is alive if a living row reads it, starting from what may not change.
+
+The least fixpoint, so that dummies which only feed each other are found dead too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from canon.graph import ChannelGraph, LinearMap
+
+Live = dict[int, Tensor]
+"""By space id: which of its (kept) channels are alive."""
+
+
+def find_live(
+    graph: ChannelGraph,
+    widths: Mapping[int, int],
+    reads: Mapping[int, Tensor],
+    protected: Mapping[int, Tensor],
+) -> Live:
+    """Channels that something alive reads.
+
+    Args:
+        graph: The channel graph.
+        widths: By space id, the number of kept channels.
+        reads: By map index, `groups x rows/groups x columns/groups`: which row reads which column.
+        protected: By space id, channels that stay alive whatever reads them.
+    """
+    live: Live = {}
+    for space in graph.spaces:
+        always = bool(space.pins) or not space.consumers
+        live[space.id] = torch.full((widths[space.id],), always, dtype=torch.bool)
+        if space.id in protected:
+            live[space.id] |= protected[space.id]
+    queue = [index for index in reversed(range(len(graph.maps)))]
+    waiting = set(queue)
+    producers = {s.id: [p.map for p in s.producers] for s in graph.spaces}
+    while queue:
+        index = queue.pop(0)
+        waiting.discard(index)
+        linear = graph.maps[index]
+        if linear.columns is None:
+            continue
+        rows = torch.cat([live[s.space].repeat_interleave(s.repeat) for s in linear.rows])
+        read = _columns_read(reads[index], rows, linear)
+        for segment, part in _split(linear, read, widths):
+            grown = live[segment] | part
+            if not torch.equal(grown, live[segment]):
+                live[segment] = grown
+                fresh = [m for m in producers[segment] if m not in waiting]
+                waiting.update(fresh)
+                queue.extend(sorted(fresh, reverse=True))
+    for space in graph.spaces:
+        if not bool(live[space.id].any()):
+            live[space.id] = torch.ones_like(live[space.id])  # nothing at all is read: leave it
+    return live
+
+
+def _columns_read(reads: Tensor, rows: Tensor, linear: LinearMap) -> Tensor:
+    alive = rows.to(reads.device).view(linear.groups, -1, 1)
+    return (reads & alive).any(dim=1).flatten().cpu()
+
+
+def _split(
+    linear: LinearMap, read: Tensor, widths: Mapping[int, int]
+) -> list[tuple[int, Tensor]]:
+    found, offset = [], 0
+    for segment in linear.columns or ():
+        length = widths[segment.space] * segment.repeat
+        part = read[offset : offset + length].view(-1, segment.repeat).any(dim=1)
+        found.append((segment.space, part))
+        offset += length
+    return found

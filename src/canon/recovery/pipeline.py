@@ -1,0 +1,194 @@
+"""`recover`: the algorithm, one stage after the other.
+
+1. trace the suspect into channel spaces;
+2. refine every space into classes of proportional channels (exact, from the weights; or probe, from activations);
+3. merge the columns of each class, and see which sums cancel;
+4. keep what something alive reads, fold constants into biases;
+5. crop kernels that were padded with zeros;
+6. check that the result still computes the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from canon.errors import RecoveryError, UnsupportedModelError
+from canon.graph import ChannelGraph, trace
+from canon.graph.tensors import tensor_names
+from canon.recovery.kernels import crop_kernels
+from canon.recovery.partition import Classes, Refinement
+from canon.recovery.reduce import Reduction, reduce
+from canon.recovery.report import RecoveryReport, space_report
+from canon.recovery.sanity import agreement
+from canon.recovery.tolerance import Tolerance
+from canon.rewrite import replace_tensors
+from canon.rewrite.surgery import resize_kernels
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage's name, what is done and what is known to remain in all."""
+
+
+@dataclass(frozen=True)
+class RecoveryResult:
+    """A recovered model and the record of how it came about."""
+
+    model: nn.Module
+    """An ordinary, compact model. It shares nothing with the input."""
+
+    report: RecoveryReport
+    """What was found and why."""
+
+
+def recover(
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    method: str = "exact",
+    *,
+    widths: nn.Module | Mapping[str, Tensor] | None = None,
+    sanity_check: bool = True,
+    options: Any = None,
+    progress: Progress | None = None,
+) -> RecoveryResult:
+    """Undo structural obfuscation of a model, from the model alone.
+
+    Args:
+        model: The suspect, in evaluation mode. It is not changed.
+        example: An input tensor or tuple of inputs.
+        method: `exact` (from the weights, no data) or `probe` (the paper's, from activations).
+        widths: A model or state dict whose layer widths are the clean ones, if they are known. Channels that could be
+            the owner's pruned ones are then kept until the width is reached.
+        sanity_check: Run both models and compare.
+        options: For `probe`, a `ProbeOptions`.
+        progress: Called as the work goes on.
+
+    Raises:
+        RecoveryError: The recovered model does not agree with the input; the input is still what it was.
+    """
+    clock = _Clock()
+    check_finite(model)
+    graph = trace(model, example)
+    clock.lap("trace")
+    tensors, _ = tensor_names(model)
+    tolerance = Tolerance.for_model(model)
+    with torch.no_grad():
+        classes = _find_classes(method, model, example, graph, tensors, tolerance, options, progress)
+        clock.lap("describe")
+        reduction = reduce(graph, tensors, classes, tolerance, known_widths(graph, widths))
+        clock.lap("reduce")
+        changed = dict(reduction.tensors)
+        cropped, rings = crop_kernels(graph, {**tensors, **changed})
+        changed.update(cropped)
+    recovered = replace_tensors(model, changed)
+    resize_kernels(recovered, {name: -count for name, count in rings.items()})
+    clock.lap("rewrite")
+    agreed = None
+    if sanity_check and changed:
+        agreed = _check(model, recovered, example, reduction)
+        clock.lap("check")
+    reports = tuple(space_report(s, reduction.outcomes[s.id]) for s in graph.spaces)
+    report = RecoveryReport(
+        method=method,
+        spaces=reports,
+        cropped={name: tuple(cropped[name].shape[2:]) for name in rings},
+        seconds=clock.laps,
+        parameters=(_parameters(model), _parameters(recovered)),
+        agreement=agreed,
+    )
+    return RecoveryResult(recovered, report)
+
+
+def _find_classes(
+    method: str,
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    graph: ChannelGraph,
+    tensors: Mapping[str, Tensor],
+    tolerance: Tolerance,
+    options: Any,
+    progress: Progress | None,
+) -> dict[int, Classes]:
+    if method == "exact":
+        report = None
+        if progress is not None:
+            def report(done: int, total: int) -> None:
+                progress("describe", done, total)
+
+        return Refinement(graph, tensors, tolerance, report).run()
+    raise RecoveryError(
+        f"unknown recovery method '{method}'", hint="Choose one of: exact, probe"
+    )
+
+
+def known_widths(
+    graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | None
+) -> dict[int, int]:
+    """Clean widths by space id, read off a reference's tensors by name."""
+    if known is None:
+        return {}
+    reference = known.state_dict() if isinstance(known, nn.Module) else known
+    found: dict[int, int] = {}
+    for space in graph.spaces:
+        for producer in space.producers:
+            linear = graph.maps[producer.map]
+            tensor = reference.get(linear.weight)
+            if tensor is not None and len(linear.rows) == 1:
+                found[space.id] = tensor.shape[linear.row_axis] // linear.rows[0].repeat
+    if not found:
+        raise RecoveryError(
+            "the known widths name none of the model's layers",
+            hint="Give a model or state dict of the same architecture",
+        )
+    return found
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse weights that no comparison can be made with."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.numel() == 0:
+            raise UnsupportedModelError(
+                f"tensor of shape {tuple(tensor.shape)} is empty", where=name,
+                hint="A layer without channels cannot be recovered",
+            )  # fmt: skip
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UnsupportedModelError(
+                "tensor holds NaN or infinity", where=name,
+                hint="The model is damaged; recovery compares weights and cannot use them",
+            )  # fmt: skip
+
+
+def _check(
+    model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction
+) -> float:
+    spread = max(
+        (float(o.classes.spread.max()) for o in reduction.outcomes.values()), default=0.0
+    )
+    allowed = 1e-4 + 100 * spread
+    difference, size = agreement(model, recovered, example)
+    if not difference <= allowed * size:
+        raise RecoveryError(
+            f"the recovered model differs from the input model: largest output {size:.6g}, "
+            f"largest difference {difference:.6g}, allowed {allowed * size:.6g}",
+            hint="The input model is unchanged; please report the case",
+        )
+    return difference / size if size else difference
+
+
+def _parameters(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self.laps[name] = self.laps.get(name, 0.0) + now - self._last
+        self._last = now

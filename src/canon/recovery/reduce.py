@@ -1,0 +1,308 @@
+"""From classes to compact tensors: merge, see what is alive, fold constants, keep groups equal, respect known widths."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from canon.graph import ChannelGraph, LinearMap, Space
+from canon.recovery.constants import Fold, plan_folds
+from canon.recovery.liveness import find_live
+from canon.recovery.merge import Merged, merge_layer, unfold
+from canon.recovery.partition import Classes
+from canon.recovery.tolerance import Tolerance
+from canon.rewrite import SpaceRewrite
+from canon.rewrite.tensors import rewrite_stages
+
+
+@dataclass(frozen=True, eq=False)
+class SpaceOutcome:
+    """What became of one space's channels."""
+
+    classes: Classes
+    kept: Tensor
+    """Channels that remain, ascending."""
+
+    dead: Tensor
+    """Bool per channel: leads a class that nothing alive reads."""
+
+    folded: Tensor
+    """Bool per channel: leads a constant class that went into biases."""
+
+    protected: Tensor
+    """Bool per channel: kept although nothing in the weights asks for it."""
+
+    cancelled: Tensor
+    """Per channel that leads a class: largest ratio of a sum taken for zero to what was added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """The compact tensors and how they came about."""
+
+    tensors: dict[str, Tensor]
+    """Changed tensors by first name."""
+
+    outcomes: dict[int, SpaceOutcome]
+    """By space id."""
+
+
+def reduce(
+    graph: ChannelGraph,
+    tensors: Mapping[str, Tensor],
+    classes: Mapping[int, Classes],
+    tolerance: Tolerance,
+    widths: Mapping[int, int],
+) -> Reduction:
+    """Compact the model.
+
+    Args:
+        graph: The channel graph.
+        tensors: The model's tensors by first name.
+        classes: By space id.
+        tolerance: What counts as zero.
+        widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
+    """
+    protect = {s.id: torch.zeros(s.width, dtype=torch.bool) for s in graph.spaces}
+    while True:
+        attempt = _Attempt(graph, tensors, classes, tolerance, protect)
+        missing = attempt.missing(widths)
+        if not missing:
+            return attempt.finish()
+        for space, channels in missing.items():
+            protect[space] = protect[space] | channels
+
+
+class _Attempt:
+    """One try with a given set of protected channels."""
+
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        tensors: Mapping[str, Tensor],
+        classes: Mapping[int, Classes],
+        tolerance: Tolerance,
+        protect: Mapping[int, Tensor],
+    ) -> None:
+        self.graph, self.tensors, self.protect = graph, tensors, protect
+        self.classes = {s.id: _unmerge(classes[s.id], protect[s.id]) for s in graph.spaces}
+        self.leaders = {
+            s.id: _leaders(self.classes[s.id]) for s in graph.spaces
+        }
+        self.merges = {s.id: self._merge_of(s) for s in graph.spaces if not s.pins}
+        self.merges = {k: v for k, v in self.merges.items() if v is not None}
+        rewrites = {k: v for k, v in self.merges.items() if v is not None}
+        self.merged: dict[int, Merged] = {}
+        by_weight: dict[str, Merged] = {}
+        for index, linear in enumerate(graph.maps):
+            if linear.weight not in by_weight:
+                by_weight[linear.weight] = merge_layer(
+                    tensors[linear.weight],
+                    linear,
+                    rewrites,
+                    self._spread(linear),
+                    32 * tolerance.rounding,
+                )
+            self.merged[index] = by_weight[linear.weight]
+        self.rewrites = rewrites
+        counts = {s.id: self.leaders[s.id].numel() for s in graph.spaces}
+        guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
+        self.folds = plan_folds(graph, tensors, self.classes, self.leaders, self.merged, guarded)
+        reads = {i: self._reads(i, m) for i, m in self.merged.items()}
+        self.live = find_live(graph, counts, reads, guarded)
+
+    def _merge_of(self, space: Space) -> SpaceRewrite | None:
+        classes, keep = self.classes[space.id], self.leaders[space.id]
+        if keep.numel() == space.width:
+            return None
+        place = torch.full((space.width,), -1, dtype=torch.int64)
+        place[keep] = torch.arange(keep.numel())
+        into = torch.where(classes.null, -1, place[classes.leader])
+        return SpaceRewrite.merge(keep, into, classes.factors)
+
+    def _spread(self, linear: LinearMap) -> Tensor:
+        parts = [
+            self.classes[s.space].spread.repeat_interleave(s.repeat) for s in linear.columns or ()
+        ]
+        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+    def _reads(self, index: int, merged: Merged) -> Tensor:
+        """A column that was folded into a bias is read no more."""
+        gone = self.folds.columns.get(index)
+        if gone is None:
+            return merged.reads
+        groups = merged.reads.shape[0]
+        return merged.reads & ~gone.to(merged.reads.device).view(groups, 1, -1)
+
+    def missing(self, widths: Mapping[int, int]) -> dict[int, Tensor]:
+        """Channels to protect so that groups stay equal and no space falls below its known width."""
+        found = {}
+        for space in self.graph.spaces:
+            if space.pins:
+                continue
+            kept = torch.zeros(space.width, dtype=torch.bool)
+            kept[self.leaders[space.id][self.live[space.id]]] = True
+            block = space.width // space.groups
+            per_block = kept.view(space.groups, block).sum(dim=1)
+            wanted = int(per_block.max())
+            if space.id in widths:
+                wanted = max(wanted, min(widths[space.id] // space.groups, block))
+            if bool((per_block == wanted).all()):
+                continue
+            rank = self._rank(space)
+            chosen = torch.zeros(space.width, dtype=torch.bool)
+            for index in torch.nonzero(per_block < wanted).flatten().tolist():
+                candidates = torch.arange(index * block, (index + 1) * block)
+                candidates = candidates[~kept[candidates]]
+                order = torch.argsort(rank[candidates], stable=True)
+                chosen[candidates[order[: wanted - int(per_block[index])]]] = True
+            found[space.id] = chosen
+        return found
+
+    def _rank(self, space: Space) -> Tensor:
+        """Which removed channels to take back first: constants, nulls, unread ones, then duplicates."""
+        classes = self.classes[space.id]
+        rank = torch.full((space.width,), 3, dtype=torch.int64)
+        rank[classes.leader == torch.arange(space.width)] = 2
+        rank[classes.null] = 1
+        rank[classes.constant] = 0
+        return rank
+
+    def finish(self) -> Reduction:
+        outcomes = {s.id: self._outcome(s) for s in self.graph.spaces}
+        changed_spaces = {i for i, o in outcomes.items() if o.kept.numel() < o.dead.numel()}
+        tensors: dict[str, Tensor] = {}
+        for index, linear in enumerate(self.graph.maps):
+            rows = any(s.space in changed_spaces for s in linear.rows)
+            columns = any(s.space in changed_spaces for s in linear.columns or ())
+            if linear.weight in tensors:
+                continue
+            if rows or columns:
+                tensors[linear.weight] = self._weight(index, linear)
+            if linear.bias is not None and (rows or index in self.folds.offsets):
+                tensors[linear.bias] = self._bias(index, linear)
+        tensors.update(self._stages(outcomes, changed_spaces))
+        return Reduction(tensors, outcomes)
+
+    def _outcome(self, space: Space) -> SpaceOutcome:
+        leaders, live = self.leaders[space.id], self.live[space.id]
+        dead = torch.zeros(space.width, dtype=torch.bool)
+        dead[leaders[~live]] = True
+        folded = torch.zeros(space.width, dtype=torch.bool)
+        if space.id in self.folds.spaces:
+            folded[leaders[self.folds.spaces[space.id]]] = True
+        cancelled = torch.zeros(space.width, dtype=torch.float64)
+        for consumer in space.consumers:
+            ratio = self.merged[consumer.map].cancelled
+            start = self._column_offset(consumer.map, space.id, consumer.offset)
+            part = ratio[start : start + leaders.numel() * consumer.repeat]
+            part = part.view(-1, consumer.repeat).amax(dim=1)
+            cancelled[leaders] = torch.maximum(cancelled[leaders], part)
+        return SpaceOutcome(
+            self.classes[space.id], leaders[live], dead & ~folded, folded,
+            self.protect[space.id], cancelled,
+        )  # fmt: skip
+
+    def _column_offset(self, index: int, space: int, before: int) -> int:
+        """Where a segment starts after the merge."""
+        offset = 0
+        for segment in self.graph.maps[index].columns or ():
+            if segment.offset == before:
+                return offset
+            offset += self.leaders[segment.space].numel() * segment.repeat
+        raise AssertionError(f"space {space} has no segment at {before}")
+
+    def _select(self, segments: tuple[object, ...] | None) -> Tensor | None:
+        if segments is None:
+            return None
+        parts = []
+        for s in segments:
+            parts.append(self.live[s.space].repeat_interleave(s.repeat))  # type: ignore[attr-defined]
+        return torch.nonzero(torch.cat(parts)).flatten()
+
+    def _weight(self, index: int, linear: LinearMap) -> Tensor:
+        merged = self.merged[index].weight
+        groups, device = merged.shape[0], merged.device
+        rows, columns = self._select(linear.rows), self._select(linear.columns)
+        assert rows is not None, "every layer has rows"
+        if groups == 1:
+            picked = merged.index_select(1, rows.to(device))
+            if columns is not None:
+                picked = picked.index_select(2, columns.to(device))
+        else:
+            assert columns is not None, "grouped layers read a space"
+            per_row, per_column = merged.shape[1], merged.shape[2]
+            rows = rows.view(groups, -1) % per_row
+            columns = columns.view(groups, -1) % per_column
+            lane = torch.arange(groups)[:, None, None]
+            picked = merged[lane, rows[:, :, None], columns[:, None, :]]
+        return unfold(picked, self.tensors[linear.weight], linear)
+
+    def _bias(self, index: int, linear: LinearMap) -> Tensor:
+        assert linear.bias is not None, "callers check"
+        bias = self.tensors[linear.bias].detach()
+        rows = self._rows_before(linear)
+        picked = bias.index_select(0, rows.to(bias.device))
+        offset = self.folds.offsets.get(index)
+        if offset is not None:
+            live = self._select(linear.rows)
+            assert live is not None, "every layer has rows"
+            picked = (picked.double() + offset[live].to(bias.device)).to(bias.dtype)
+        return picked
+
+    def _rows_before(self, linear: LinearMap) -> Tensor:
+        index = []
+        for s in linear.rows:
+            kept = self.leaders[s.space][self.live[s.space]]
+            inner = torch.arange(s.repeat)
+            index.append((kept[:, None] * s.repeat + inner).flatten() + s.offset)
+        return torch.cat(index)
+
+    def _stages(
+        self, outcomes: Mapping[int, SpaceOutcome], changed: set[int]
+    ) -> dict[str, Tensor]:
+        rewrites = {}
+        for space in changed:
+            kept = outcomes[space].kept
+            width = outcomes[space].dead.numel()
+            into = torch.full((width,), -1, dtype=torch.int64)
+            rewrites[space] = SpaceRewrite.merge(kept, into, {})
+        tensors = dict(self.tensors)
+        tensors.update(self.folds.means(self.tensors))
+        result = rewrite_stages(tensors, self.graph, rewrites)
+        for name, tensor in self.folds.means(self.tensors).items():
+            result.setdefault(name, tensor)
+        return result
+
+
+def _leaders(classes: Classes) -> Tensor:
+    everyone = torch.arange(classes.leader.numel())
+    return everyone[(classes.leader == everyone) & ~classes.null]
+
+
+def _unmerge(classes: Classes, protected: Tensor) -> Classes:
+    """Protected channels lead a class of their own."""
+    if not bool(protected.any()):
+        return classes
+    everyone = torch.arange(protected.numel())
+    leader = torch.where(protected, everyone, classes.leader)
+    # A protected leader's members follow the next member of the old class.
+    orphan = protected[leader] & ~protected
+    if bool(orphan.any()):
+        heads = torch.full_like(leader, protected.numel())
+        heads.scatter_reduce_(0, classes.leader[orphan], everyone[orphan], "amin")
+        leader = torch.where(orphan, heads[classes.leader], leader)
+    factors = {
+        tap: torch.where(factor[leader] != 0, factor / factor[leader], factor)
+        for tap, factor in classes.factors.items()
+    }
+    return replace(
+        classes, leader=leader, null=classes.null & ~protected,
+        constant=classes.constant & ~protected, factors=factors,
+    )  # fmt: skip
+
+
+__all__ = ["Fold", "Reduction", "SpaceOutcome", "reduce"]

@@ -1,0 +1,204 @@
+"""What recovery found, space by space, with the numbers that decided it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from canon.graph import Space
+from canon.recovery.reduce import SpaceOutcome
+
+Kind = Literal["zero-in", "zero-out", "clique", "duplicate", "constant"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One judgement about channels of a space."""
+
+    kind: Kind
+    """zero-in: always zero. zero-out: nothing reads it. clique: equal signals whose readings cancel. duplicate: equal
+    signals, read by the sum of their columns (a split undone). constant: the same value always, moved into biases."""
+
+    channels: tuple[int, ...]
+    """The channels that went."""
+
+    leader: int | None
+    """For a duplicate, the channel that they were merged into."""
+
+    spread: float
+    """Largest disagreement within the class; 0 is exact."""
+
+    cancelled: float
+    """For a clique, the largest remainder relative to what was added up."""
+
+    ambiguous: bool
+    """Whether an honest network could hold the same: a pruned channel looks just like an injected one."""
+
+
+@dataclass(frozen=True)
+class SpaceReport:
+    """What happened to one space."""
+
+    name: str
+    before: int
+    after: int
+    pinned: str | None
+    counts: Mapping[str, int]
+    """Channels that went, by kind."""
+
+    kept_ambiguous: int
+    """Channels kept only because of known widths or equal groups."""
+
+    outcome: SpaceOutcome | None = field(repr=False, compare=False, default=None)
+
+    @property
+    def decisions(self) -> tuple[Decision, ...]:
+        """Every judgement, made into objects on request."""
+        return () if self.outcome is None else tuple(_decisions(self.outcome))
+
+    def to_dict(self, decisions: bool = True) -> dict[str, Any]:
+        """As plain data."""
+        data: dict[str, Any] = {
+            "name": self.name,
+            "before": self.before,
+            "after": self.after,
+            "pinned": self.pinned,
+            "counts": dict(self.counts),
+            "kept_ambiguous": self.kept_ambiguous,
+        }
+        if decisions:
+            data["decisions"] = [asdict(decision) for decision in self.decisions]
+        return data
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What recovery did to a model."""
+
+    method: str
+    spaces: tuple[SpaceReport, ...]
+    cropped: Mapping[str, tuple[int, ...]]
+    """Layers whose kernels were cropped back, with their new kernel sizes."""
+
+    seconds: Mapping[str, float]
+    """Time by stage."""
+
+    parameters: tuple[int, int]
+    """Number of parameters before and after."""
+
+    agreement: float | None
+    """Largest output difference between the models before and after, relative to the largest output; None if unchecked."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was removed, merged or cropped."""
+        return bool(self.cropped) or any(s.before != s.after for s in self.spaces)
+
+    @property
+    def removed(self) -> int:
+        """Channels taken out because they do nothing."""
+        kinds = ("zero-in", "zero-out", "clique", "constant")
+        return sum(s.counts.get(kind, 0) for s in self.spaces for kind in kinds)
+
+    @property
+    def merged(self) -> int:
+        """Channels merged into an equal one."""
+        return sum(s.counts.get("duplicate", 0) for s in self.spaces)
+
+    def to_dict(self, decisions: bool = True) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "method": self.method,
+            "changed": self.changed,
+            "removed": self.removed,
+            "merged": self.merged,
+            "parameters": list(self.parameters),
+            "agreement": self.agreement,
+            "cropped": {name: list(size) for name, size in self.cropped.items()},
+            "seconds": dict(self.seconds),
+            "spaces": [space.to_dict(decisions) for space in self.spaces],
+        }
+
+    def to_json(self, decisions: bool = True) -> str:
+        """As a JSON document."""
+        return json.dumps(self.to_dict(decisions), indent=2)
+
+    def table(self) -> str:
+        """As a readable table of the spaces that changed."""
+        heads = ["space", "before", "after", "zero-in", "zero-out", "clique", "duplicate", "constant"]
+        rows = [heads]
+        for space in self.spaces:
+            if space.before != space.after:
+                counts = [str(space.counts.get(kind, 0)) for kind in heads[3:]]
+                rows.append([space.name, str(space.before), str(space.after), *counts])
+        sizes = [max(len(row[i]) for row in rows) for i in range(len(heads))]
+        lines = [
+            "  ".join(
+                cell.ljust(size) if i == 0 else cell.rjust(size)
+                for i, (cell, size) in enumerate(zip(row, sizes, strict=True))
+            )
+            for row in rows
+        ]
+        before, after = self.parameters
+        lines.append(
+            f"{self.removed} channels removed, {self.merged} merged; {before:,} -> {after:,} parameters"
+        )
+        return "\n".join(lines)
+
+
+def space_report(space: Space, outcome: SpaceOutcome) -> SpaceReport:
+    """The report on one space."""
+    classes = outcome.classes
+    everyone = torch.arange(space.width)
+    follower = (classes.leader != everyone) & ~classes.null
+    gone = outcome.dead | outcome.folded
+    gone_class = gone[classes.leader] & ~classes.null
+    size = torch.bincount(classes.leader[~classes.null], minlength=space.width)
+    several = size[classes.leader] > 1
+    constant = outcome.folded[classes.leader] & ~classes.null
+    counts = {
+        "zero-in": int(classes.null.sum()),
+        "zero-out": int((gone_class & ~several & ~constant).sum()),
+        "clique": int((gone_class & several & ~constant).sum()),
+        "duplicate": int((follower & ~gone_class).sum()),
+        "constant": int(constant.sum()),
+    }
+    return SpaceReport(
+        name=space.name,
+        before=space.width,
+        after=int(outcome.kept.numel()),
+        pinned=space.pinned,
+        counts={kind: count for kind, count in counts.items() if count},
+        kept_ambiguous=int(outcome.protected.sum()),
+        outcome=outcome if sum(counts.values()) else None,
+    )
+
+
+def _decisions(outcome: SpaceOutcome) -> list[Decision]:
+    classes = outcome.classes
+    found = []
+    null = torch.nonzero(classes.null).flatten().tolist()
+    if null:
+        found.append(Decision("zero-in", tuple(null), None, 0.0, 0.0, True))
+    members: dict[int, list[int]] = {}
+    for channel, leader in enumerate(classes.leader.tolist()):
+        if not bool(classes.null[channel]):
+            members.setdefault(leader, []).append(channel)
+    for leader, channels in members.items():
+        spread = float(classes.spread[channels].max())
+        if bool(outcome.folded[leader]):
+            found.append(Decision("constant", tuple(channels), None, spread, 0.0, True))
+        elif bool(outcome.dead[leader]):
+            cancelled = float(outcome.cancelled[leader])
+            if len(channels) > 1:
+                found.append(Decision("clique", tuple(channels), None, spread, cancelled, False))
+            else:
+                found.append(Decision("zero-out", tuple(channels), None, 0.0, 0.0, True))
+        elif len(channels) > 1:
+            merged = tuple(c for c in channels if c != leader)
+            found.append(Decision("duplicate", merged, leader, spread, 0.0, False))
+    return found

@@ -1,0 +1,50 @@
+"""Do two models compute the same? Run both on the same inputs and compare outputs, never decisions."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+BATCH = 4
+"""Inputs to compare on."""
+
+
+def agreement(first: nn.Module, second: nn.Module, example: Any) -> tuple[float, float]:
+    """Largest difference between the outputs, and the largest output, on random inputs like the example."""
+    inputs = example if isinstance(example, tuple) else (example,)
+    generator = torch.Generator().manual_seed(0)
+    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in first.parameters())
+    device = next((p.device for p in first.parameters()), torch.device("cpu"))
+    given = [_like(x, generator, device, half) if isinstance(x, Tensor) else x for x in inputs]
+    with torch.no_grad():
+        a = _tensors(_run(first, given, half))
+        b = _tensors(_run(second, given, half))
+    difference = max(float((x.double() - y.double()).abs().max()) for x, y in zip(a, b, strict=True))
+    size = max(float(x.double().abs().max()) for x in a)
+    return difference, size
+
+
+def _run(model: nn.Module, given: list[Any], half: bool) -> Any:
+    # Half precision is for storage: its own rounding would drown what is to be seen.
+    return (copy.deepcopy(model).float() if half else model)(*given)
+
+
+def _like(x: Tensor, generator: torch.Generator, device: torch.device, half: bool) -> Tensor:
+    if not x.is_floating_point():
+        return x.to(device)
+    shape = (BATCH, *x.shape[1:]) if x.ndim > 1 else tuple(x.shape)
+    dtype = torch.float32 if half else x.dtype
+    return torch.randn(shape, generator=generator, dtype=dtype).to(device)
+
+
+def _tensors(output: Any) -> list[Tensor]:
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, dict):
+        output = list(output.values())
+    if isinstance(output, (list, tuple)):
+        return [t for item in output for t in _tensors(item)]
+    return []
