@@ -17,6 +17,13 @@ class Part:
     repeat: int
     point: int
 
+    start: int = 0
+    """First channel of the point's activation that stands here: not 0 after a cut."""
+
+    def repeated(self, factor: int) -> Part:
+        """The same stretch with `factor` times as many entries per channel."""
+        return Part(self.block, self.repeat * factor, self.point, self.start)
+
 
 class Blocks:
     """Widths of blocks and the rules that unite and cut them."""
@@ -47,11 +54,13 @@ class Blocks:
         """The same stretch of an axis, written in resolved blocks."""
         if all(part.block not in self._rule for part in parts):
             return parts
-        return tuple(
-            Part(leaf, part.repeat, part.point)
-            for part in parts
-            for leaf in self.resolve(part.block)
-        )
+        resolved: list[Part] = []
+        for part in parts:
+            start = part.start
+            for leaf in self.resolve(part.block):
+                resolved.append(Part(leaf, part.repeat, part.point, start))
+                start += self._width[leaf]
+        return tuple(resolved)
 
     def length(self, parts: tuple[Part, ...]) -> int:
         """Entries of an axis made of these parts."""
@@ -63,9 +72,7 @@ class Blocks:
         self._rule[block] = (left, right)
         return left, right
 
-    def cut_parts(
-        self, parts: tuple[Part, ...], at: int
-    ) -> tuple[tuple[Part, ...], tuple[Part, ...]] | None:
+    def cut_parts(self, parts: tuple[Part, ...], at: int) -> tuple[tuple[Part, ...], tuple[Part, ...]] | None:
         """Cut an axis after `at` entries, or None when that would cut through one channel's repeats."""
         parts = self.resolve_parts(parts)
         left: list[Part] = []
@@ -79,9 +86,10 @@ class Blocks:
                 continue
             if at % part.repeat:
                 return None
-            first, second = self.cut(part.block, at // part.repeat)
-            head = Part(first, part.repeat, part.point)
-            tail = Part(second, part.repeat, part.point)
+            channels = at // part.repeat
+            first, second = self.cut(part.block, channels)
+            head = Part(first, part.repeat, part.point, part.start)
+            tail = Part(second, part.repeat, part.point, part.start + channels)
             # Later parts may name the block that was just cut, so they are resolved again.
             return (
                 self.resolve_parts((*left, head)),

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from math import lcm
 from typing import Literal
 
+from canon.graph.blocks import Part
 from canon.graph.spec import (
     ChannelGraph,
     Consumer,
@@ -17,7 +18,8 @@ from canon.graph.spec import (
     Space,
     Stage,
 )
-from canon.graph.state import Parts, State
+from canon.graph.state import State
+from canon.graph.values import Parts
 
 
 class _Builder:
@@ -30,9 +32,13 @@ class _Builder:
         self.consumers: dict[int, list[Consumer]] = defaultdict(list)
         self.stages: dict[int, list[Stage]] = defaultdict(list)
         self.names: dict[int, str] = {}
+        self.stretches: dict[tuple[int, int], int] = {}
 
     def blocks(self, parts: Parts) -> list[int]:
         return [part.block for part in self.state.blocks.resolve_parts(parts)]
+
+    def shape(self, parts: Parts) -> list[tuple[int, int]]:
+        return [(part.block, part.repeat) for part in self.state.blocks.resolve_parts(parts)]
 
     def pin(self, parts: Parts, reason: str, node: str) -> None:
         for block in self.blocks(parts):
@@ -49,6 +55,10 @@ class _Builder:
             if len({tuple(self.blocks(piece)) for piece in pieces}) > 1:
                 for piece in pieces:
                     self.pin(piece, "chunks of one axis must stay equal in size", node)
+        for first, second, node in state.same:
+            if self.shape(first) != self.shape(second):
+                for parts in (first, second):
+                    self.pin(parts, "the size of one space is taken from another", node)
         for parts, groups, node in state.grouped:
             resolved = state.blocks.resolve_parts(parts)
             if len(resolved) == 1 and resolved[0].repeat == 1:
@@ -61,13 +71,19 @@ class _Builder:
         for parts, reason, node in state.pins:
             self.pin(parts, reason, node)
 
+    def point(self, part: Part) -> int:
+        """A cut activation is several: its stretches get numbers of their own."""
+        if part.start == 0:
+            return part.point
+        return self.stretches.setdefault((part.point, part.start), len(self.state.points.parent) + len(self.stretches))
+
     def segments(self, parts: Parts) -> tuple[Segment, ...]:
         found, offset = [], 0
         for part in self.state.blocks.resolve_parts(parts):
             space = self.space_of.setdefault(part.block, len(self.space_of))
             length = self.state.blocks.width(part.block) * part.repeat
             tap = self.state.points.find(part.point)
-            found.append(Segment(space, part.repeat, part.point, tap, offset, length))
+            found.append(Segment(space, part.repeat, self.point(part), tap, offset, length))
             offset += length
         return tuple(found)
 
@@ -111,6 +127,7 @@ class _Builder:
                         repeat=out.repeat,
                         eps=record.eps,
                         function=record.function,
+                        cropping=record.cropping,
                         keeps_constants=record.keeps_constants,
                     )
                 )
@@ -138,9 +155,7 @@ class _Builder:
         return tuple(result)
 
 
-def build(
-    state: State, aliases: Mapping[str, str], method: Literal["fx", "export"]
-) -> ChannelGraph:
+def build(state: State, aliases: Mapping[str, str], method: Literal["fx", "export"]) -> ChannelGraph:
     """The channel graph of a finished trace."""
     builder = _Builder(state)
     builder.constraints()
@@ -149,20 +164,21 @@ def build(
     spaces = builder.spaces()
     points = state.points
     taps = {p: points.find(p) for p in range(len(points.parent))}
+    taps |= {number: points.find(point) for (point, _), number in builder.stretches.items()}
     for block, index in builder.space_of.items():
         if builder.pins.get(block):
             # What must stay keeps its scale too.
             for producer in builder.producers[index]:
-                points.fix(producer.point)
+                points.fix(taps[producer.point])
             for stage in builder.stages[index]:
-                points.fix(stage.output)
+                points.fix(taps[stage.output])
     roots = set(taps.values())
     return ChannelGraph(
         spaces=spaces,
         maps=maps,
         taps=taps,
         fixed_taps=frozenset(t for t in roots if t in points.fixed),
-        signed_taps=frozenset(t for t in roots if t not in points.curved),
+        signed_taps=frozenset(t for t in roots if t not in points.curved and t not in points.fixed),
         aliases=dict(aliases),
         method=method,
     )

@@ -1,7 +1,7 @@
 """The slow front end: torch.export, for forward passes with Python control flow that torch.fx cannot trace.
 
-Sizes are numbers in an exported graph, so nothing tells whether the code computes them or has them written in; the rules
-then treat them as written in, and pin where it matters.
+Sizes are numbers in an exported graph, so nothing tells whether the code computes them or has them written in; the
+rules then treat them as written in, and pin where it matters.
 """
 
 from __future__ import annotations
@@ -13,19 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from canon.graph.frontend import (
-    Attach,
-    FrontendError,
-    Step,
-    _elementwise,
-    _has_tensor,
-    _literals,
-    _owner,
-    _wrap,
-    function_name,
-)
+from canon.graph.frontend import Attach, Environment, FrontendError, Step, elementwise, owner
+from canon.graph.names import function_name, writes_in_place
 from canon.graph.rules import Call, lookup
-from canon.graph.state import Value
+from canon.graph.values import Value, fixed, has_tensor, values_in
 
 _NORMS = {
     "batch_norm": (0, 3, 4, 1, 2, 5, 6, 7),
@@ -35,9 +26,7 @@ _NORMS = {
 """Order in which the rules want an ATen norm's arguments."""
 
 
-def export_steps(
-    model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]
-) -> Iterator[tuple[Step, Attach]]:
+def export_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
     """Walk the forward pass with torch.export."""
     try:
         with torch.no_grad():
@@ -48,40 +37,51 @@ def export_steps(
     signature = program.graph_signature
     named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     modules = dict(model.named_modules(remove_duplicate=False))
-    env: dict[fx.Node, Any] = {}
+    environment = Environment(program.graph)
     for node in program.graph.nodes:
-        args = fx.map_arg(node.args, env.__getitem__)
-        kwargs = dict(fx.map_arg(node.kwargs, env.__getitem__))
-
-        def attach(value: Any, node: fx.Node = node) -> None:
-            env[node] = value
-
+        args, kwargs = environment.operands(node)
         out = node.meta.get("val")
         if node.op == "placeholder":
             name = named.get(node.name)
             param = None if name is None else aliases.get(name)
-            attach(Value(out, param=param) if isinstance(out, Tensor) else out)
+            environment.set(node, Value(out, param=param) if isinstance(out, Tensor) else out)
         elif node.op == "output":
-            yield Step(node.name, None, None, args, {}, "model output"), attach
-        elif node.op != "call_function" or not _has_tensor(out):
-            attach(_wrap(out))
+            yield Step(node.name, None, None, args, {}, "model output"), lambda value: None
         elif node.target is operator.getitem:
-            attach(args[0][args[1]])
+            environment.note(node, "getitem", False)
+            environment.set(node, args[0][args[1]])
+        elif node.op != "call_function" or not (has_tensor(out) or values_in((args, kwargs))):
+            environment.set(node, fixed(out))
         else:
-            yield _step(node, out, args, kwargs, modules), attach
+            in_place = writes_in_place(node, None)
+            step = _step(node, out, args, kwargs, modules, environment, in_place)
+
+            def attach(value: Any, node: fx.Node = node, in_place: bool = in_place) -> None:
+                environment.attach(node, value, in_place)
+
+            yield step, attach
 
 
 def _step(
-    node: fx.Node, out: Any, args: Any, kwargs: dict[str, Any], modules: dict[str, nn.Module]
+    node: fx.Node,
+    out: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    modules: dict[str, nn.Module],
+    environment: Environment,
+    in_place: bool,
 ) -> Step:
     name = function_name(node.target)
     target: Any = node.target
-    layer, resizable = _owner((args, kwargs), modules)
+    shown = name or getattr(target, "__name__", str(target)).partition(".")[0]
+    stale = environment.note(node, name, in_place)
+    if in_place and any(value.param is not None for value in values_in(args[:1])):
+        return Step(node.name, out, None, args, kwargs, "the forward pass changes a tensor of the model")
     call = None
-    if name is not None and lookup(name) is not None:
-        function = _elementwise(target, args, kwargs)
-        call = Call(name, out, _literals(node.args), function, layer, resizable)
-        if name in _NORMS and isinstance(target, torch._ops.OpOverload):
+    if name is not None and has_tensor(out) and lookup(name) is not None:
+        function = elementwise(target, args, kwargs)
+        layer, resizable = owner(node, (args, kwargs), modules)
+        call = Call(name, out, function, layer, resizable)
+        if name in _NORMS:
             args = tuple(args[i] for i in _NORMS[name] if i < len(args))
-    shown = getattr(target, "__name__", str(target)).partition(".")[0]
-    return Step(node.name, out, call, args, kwargs, f"unknown operation {name or shown}")
+    return Step(node.name, out, call, args, kwargs, f"unknown operation {shown}", (), stale)

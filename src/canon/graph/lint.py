@@ -33,9 +33,7 @@ def lint(graph: ChannelGraph, shapes: Mapping[str, tuple[int, ...]]) -> None:
                 assert end <= size, f"{stage.kind} '{name}' ends at {size}, not {end}"
 
 
-def _tiles(
-    graph: ChannelGraph, segments: tuple[Segment, ...], size: int, name: str
-) -> None:
+def _tiles(graph: ChannelGraph, segments: tuple[Segment, ...], size: int, name: str) -> None:
     offset = 0
     for segment in segments:
         assert segment.offset == offset, f"segments of '{name}' leave a gap at {offset}"

@@ -11,8 +11,8 @@ Operands = tuple[str, list[Any], dict[str, Any]]
 """An operation's name, its operands after the input, and its keywords. Tensors are given by attribute name."""
 
 ACTIVATIONS: dict[type[nn.Module], str] = {
-    nn.Identity: "identity", nn.Dropout: "dropout", nn.Dropout1d: "dropout1d", nn.Dropout2d: "dropout2d",
-    nn.Dropout3d: "dropout3d", nn.AlphaDropout: "alpha_dropout", nn.FeatureAlphaDropout: "feature_alpha_dropout",
+    nn.Identity: "identity", nn.Dropout: "identity", nn.Dropout1d: "identity", nn.Dropout2d: "identity",
+    nn.Dropout3d: "identity", nn.AlphaDropout: "identity", nn.FeatureAlphaDropout: "identity",
     nn.ReLU: "relu", nn.LeakyReLU: "leaky_relu", nn.RReLU: "rrelu", nn.CELU: "celu", nn.ELU: "elu", nn.SELU: "selu",
     nn.GELU: "gelu", nn.Hardshrink: "hardshrink", nn.Hardsigmoid: "hardsigmoid", nn.Hardswish: "hardswish",
     nn.Hardtanh: "hardtanh", nn.LogSigmoid: "logsigmoid", nn.Mish: "mish", nn.ReLU6: "relu6", nn.Sigmoid: "sigmoid",
@@ -64,6 +64,14 @@ def _softmax(m: Any) -> Operands:
     return "softmax", [], {"dim": m.dim}
 
 
+def _softmax2d(m: Any) -> Operands:
+    return "softmax", [], {"dim": -3}
+
+
+def _glu(m: Any) -> Operands:
+    return "glu", [], {"dim": m.dim}
+
+
 def _avg_pool(m: Any) -> Operands:
     rank = int(type(m).__name__[-2])
     keywords = {"kernel_size": m.kernel_size, "padding": m.padding}
@@ -84,7 +92,7 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Operands]] = {
     nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.BatchNorm3d: _batch_norm,
     nn.SyncBatchNorm: _batch_norm, nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm,
     nn.InstanceNorm3d: _instance_norm, nn.GroupNorm: _group_norm, nn.PReLU: _prelu,
-    nn.Softmax: _softmax, nn.LogSoftmax: _softmax,
+    nn.Softmax: _softmax, nn.LogSoftmax: _softmax, nn.Softmin: _softmax, nn.Softmax2d: _softmax2d, nn.GLU: _glu,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
     nn.ZeroPad1d: _pad, nn.ZeroPad2d: _pad, nn.ZeroPad3d: _pad, nn.ConstantPad1d: _pad, nn.ConstantPad2d: _pad,
     nn.ConstantPad3d: _pad, nn.ReflectionPad1d: _pad, nn.ReflectionPad2d: _pad, nn.ReflectionPad3d: _pad,
@@ -106,9 +114,14 @@ SHAPE_KEEPING = frozenset(
 """Layers whose output has the shape of their input."""
 
 
+def hooked(module: nn.Module) -> bool:
+    """Whether a hook may change what a layer is given or gives."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def operands_of(module: nn.Module) -> Operands | None:
     """How to call this layer's rule, or None when the layer is unknown or a hook may change what it does."""
-    if module._forward_hooks or module._forward_pre_hooks:
+    if hooked(module):
         return None
     adapter = ADAPTERS.get(type(module))
     if adapter is not None:

@@ -19,9 +19,7 @@ from typing import Literal
 
 import torch
 
-StageKind = Literal[
-    "norm", "instance_norm", "depthwise", "scale", "shift", "slope", "activation", "add", "mul"
-]
+StageKind = Literal["norm", "instance_norm", "depthwise", "scale", "shift", "slope", "activation", "add", "mul"]
 
 
 @dataclass(frozen=True)
@@ -123,6 +121,9 @@ class Stage:
     function: Callable[[torch.Tensor], torch.Tensor] | None = None
     """The elementwise function of an activation, for constants to pass through."""
 
+    cropping: tuple[int, ...] | None = None
+    """For a depthwise kernel as `LinearMap.cropping`."""
+
     keeps_constants: bool = True
     """Whether a channel that is constant over positions stays so."""
 
@@ -189,7 +190,7 @@ class ChannelGraph:
     """Taps through which no scale passes."""
 
     signed_taps: frozenset[int]
-    """Taps whose points pass through no nonlinearity, so that negative scale passes too."""
+    """Taps that are not fixed and that no nonlinearity reads, so that negative scale passes too."""
 
     aliases: Mapping[str, str]
     """Every tensor name to the first name of the same tensor."""

@@ -13,35 +13,7 @@ import torch
 
 from canon.graph.blocks import Blocks, Part
 from canon.graph.spec import StageKind
-
-Parts = tuple[Part, ...]
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Where an activation's channels are: the axis and the parts it is made of."""
-
-    axis: int
-    parts: Parts
-
-
-@dataclass(frozen=True)
-class Value:
-    """An operand of a rule: a tensor known by shape only, with what is known of its channels."""
-
-    data: torch.Tensor
-    """A meta or fake tensor."""
-
-    layout: Layout | None = None
-    """None: coordinates are fixed, or nothing is known."""
-
-    param: str | None = None
-    """The tensor's name when it is a parameter or buffer of the model."""
-
-    @property
-    def shape(self) -> torch.Size:
-        """The operand's shape."""
-        return self.data.shape
+from canon.graph.values import Extent, Layout, Parts, Value, leaves
 
 
 @dataclass
@@ -74,6 +46,7 @@ class StageRecord:
     eps: float
     function: Callable[[torch.Tensor], torch.Tensor] | None
     keeps_constants: bool
+    cropping: tuple[int, ...] | None = None
 
 
 @dataclass
@@ -132,11 +105,21 @@ class State:
         self.stages: list[StageRecord] = []
         self.pins: list[tuple[Parts, str, str]] = []
         self.equal: list[tuple[list[Parts], str]] = []
+        self.same: list[tuple[Parts, Parts, str]] = []
         self.grouped: list[tuple[Parts, int, str]] = []
         self.bound: dict[tuple[str, int], tuple[str, Parts]] = {}
         self.followed: set[str] = set()
         self.foreign: dict[str, str] = {}
         self.node = ""
+
+    def follow_size(self, size: object, parts: Parts, reason: str) -> bool:
+        """Whether a size given for an axis made of `parts` follows a rewrite; pins where it does not."""
+        if isinstance(size, Extent):
+            self.same.append((size.parts, parts, self.node))
+        elif size != -1:
+            self.pin(parts, reason)
+            return False
+        return True
 
     def pin(self, parts: Parts, reason: str) -> None:
         """These channels must stay as they are."""
@@ -146,16 +129,12 @@ class State:
                 self.points.fix(part.point)
 
     def pin_value(self, value: object, reason: str) -> None:
-        """Pin whatever channels a value has, looking into lists and tuples."""
-        if isinstance(value, Value):
-            if value.layout is not None:
-                self.pin(value.layout.parts, reason)
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                self.pin_value(item, reason)
-        elif isinstance(value, dict):
-            for item in value.values():
-                self.pin_value(item, reason)
+        """Pin whatever channels a value has or counts, looking into lists, tuples and dicts."""
+        for leaf in leaves(value):
+            if isinstance(leaf, Value) and leaf.layout is not None:
+                self.pin(leaf.layout.parts, reason)
+            elif isinstance(leaf, Extent):
+                self.pin(leaf.parts, reason)
 
     def open(self, width: int, axis: int) -> Layout:
         """A new space of `width` channels."""
@@ -213,6 +192,7 @@ class State:
         eps: float = 0.0,
         function: Callable[[torch.Tensor], torch.Tensor] | None = None,
         keeps_constants: bool = True,
+        cropping: tuple[int, ...] | None = None,
     ) -> Parts:
         """Write a per-channel stage down and give the parts of its output."""
         output = self.fresh(inputs[0])
@@ -227,6 +207,7 @@ class State:
                 eps,
                 function,
                 keeps_constants,
+                cropping,
             )
         )
         return output
@@ -242,9 +223,7 @@ class State:
         """A per-channel function that lets positive scale pass."""
         if function is None and keeps_constants:
             return parts
-        output = self.stage(
-            "activation", [parts], function=function, keeps_constants=keeps_constants
-        )
+        output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants)
         self.tie(parts, output)
         if curved:
             for part in output:
@@ -259,9 +238,7 @@ class State:
         keeps_constants: bool = True,
     ) -> Parts:
         """A per-channel function that lets no scale pass."""
-        output = self.stage(
-            "activation", [parts], function=function, keeps_constants=keeps_constants
-        )
+        output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants)
         self.fix(parts)
         self.fix(output)
         return output

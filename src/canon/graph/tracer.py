@@ -11,15 +11,16 @@ from torch import Tensor, nn
 from canon.errors import ExampleError, TraceError, TrainingModeError, UnsupportedModelError
 from canon.graph.build import build
 from canon.graph.export import export_steps
-from canon.graph.frontend import Attach, FrontendError, Step, _values, fx_steps, tensor_names
+from canon.graph.frontend import Attach, FrontendError, Step
 from canon.graph.lint import lint
 from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
-from canon.graph.state import Layout, State, Value
+from canon.graph.state import State
+from canon.graph.symbolic import fx_steps
+from canon.graph.tensors import tensor_names, unsaved_names
+from canon.graph.values import Layout, Value, extents_in, values_in
 
-Frontend = Callable[
-    [nn.Module, tuple[Any, ...], dict[str, str]], Iterator[tuple[Step, Attach]]
-]
+Frontend = Callable[[nn.Module, tuple[Any, ...], dict[str, str]], Iterator[tuple[Step, Attach]]]
 
 
 def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
@@ -41,13 +42,12 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
     inputs = example if isinstance(example, tuple) else (example,)
     check_model(model)
     check_example(model, inputs)
-    _, aliases = tensor_names(model)
     try:
-        return _trace_with("fx", fx_steps, model, inputs, aliases)
+        return _trace_with("fx", fx_steps, model, inputs)
     except FrontendError as error:
         first = error
     try:
-        return _trace_with("export", export_steps, model, inputs, aliases)
+        return _trace_with("export", export_steps, model, inputs)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -74,11 +74,12 @@ def check_model(model: nn.Module) -> None:
             "TorchScript modules have no Python forward pass",
             hint="Pass the original torch.nn.Module",
         )
-    if model.training:
-        raise TrainingModeError(
-            "the model is in training mode", hint="Call model.eval() before tracing"
-        )
     for name, module in model.named_modules():
+        if module.training:
+            what = f"the layer {type(module).__name__}" if name else "the model"
+            raise TrainingModeError(
+                f"{what} is in training mode", where=name or None, hint="Call model.eval() before tracing"
+            )
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.nn.quantized")):
             raise UnsupportedModelError(
                 "the model is quantized", where=name, hint="Dequantize it to a float model first"
@@ -110,44 +111,53 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
 
 
 def _trace_with(
-    method: Literal["fx", "export"],
-    frontend: Frontend,
-    model: nn.Module,
-    inputs: tuple[Any, ...],
-    aliases: dict[str, str],
+    method: Literal["fx", "export"], frontend: Frontend, model: nn.Module, inputs: tuple[Any, ...]
 ) -> ChannelGraph:
     state = State()
-    for step, attach in frontend(model, inputs, aliases):
+    tensors, aliases = tensor_names(model)
+    unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
+    known = {name: first for name, first in aliases.items() if first not in unsaved}
+    for step, attach in frontend(model, inputs, known):
         state.node = step.node
         attach(_follow(state, step))
-    tensors, _ = tensor_names(model)
     graph = build(state, aliases, method)
     lint(graph, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
     return graph
 
 
+_SIZED = frozenset({"view", "reshape", "_unsafe_view", "expand", "expand_as", "unflatten"})
+"""Operations whose rules look at channel counts among their operands."""
+
+
 def _follow(state: State, step: Step) -> Any:
     """Apply the rule of one step, or pin what it touches."""
-    operands = list(_values((step.args, step.kwargs)))
-    interesting = any(v.layout is not None or v.param is not None for v in operands)
+    everything = (step.args, step.kwargs)
+    operands = values_in(everything)
     layouts: Any = None
+    for name in step.hidden:
+        state.foreign.setdefault(name, step.node)
     if step.call is None:
-        state.pin_value([step.args, step.kwargs], step.reason)
-    elif interesting:
+        state.pin_value(everything, step.reason)
+    else:
         rule = lookup(step.call.name)
         assert rule is not None, "front ends look rules up"
+        if step.call.name not in _SIZED:
+            state.pin_value(extents_in(everything), f"the number of channels is an operand of {step.call.name}")
         state.followed.clear()
         try:
             layouts = rule(state, step.call, *step.args, **step.kwargs)
         except (TypeError, AttributeError, IndexError, ValueError) as error:
             # The operation was called in a way its rule does not know: pin, never guess.
-            state.pin_value([step.args, step.kwargs], f"{step.call.name}: {error}")
+            state.pin_value(everything, f"{step.call.name}: {error}")
         else:
             operands = [v for v in operands if v.param not in state.followed]
     for value in operands:
         if value.param is not None:
             state.foreign.setdefault(value.param, step.node)
-    return _with_layouts(step.out, layouts)
+    result = _with_layouts(step.out, layouts)
+    if step.stale:
+        state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")
+    return result
 
 
 def _with_layouts(out: Any, layouts: Any) -> Any:

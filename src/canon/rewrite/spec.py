@@ -13,7 +13,7 @@ from canon.transforms import ChannelTransform
 
 @dataclass(frozen=True, eq=False)
 class SpaceRewrite:
-    """`y_after[k] = gain[k] · y_before[source[k]]` for what makes channels, `y_before = M · y_after` for what reads them.
+    """`y_after[k] = gain[k] · y_before[source[k]]` for rows, `y_before = M · y_after` for columns.
 
     Both may differ from tap to tap in their numbers, never in their pattern: a channel goes to one place.
     """

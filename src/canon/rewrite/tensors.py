@@ -17,9 +17,7 @@ Rewrites = Mapping[int, SpaceRewrite]
 """Rewrites by space id; a space that is not listed stays."""
 
 
-def rewrite_tensors(
-    tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites
-) -> dict[str, Tensor]:
+def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """The tensors that change, by first name. Nothing given is modified."""
     changed: dict[str, Tensor] = {}
     for linear in graph.maps:
@@ -35,16 +33,12 @@ def rewrite_tensors(
                 weight = rewrite_columns(weight, linear, rewrites)
             changed[linear.weight] = weight
         if rows and linear.bias is not None:
-            changed[linear.bias] = rewrite_rows(
-                tensors[linear.bias], linear.rows, rewrites, 0
-            )
-    changed.update(_rewrite_stages(tensors, graph, rewrites))
+            changed[linear.bias] = rewrite_rows(tensors[linear.bias], linear.rows, rewrites, 0)
+    changed.update(rewrite_stages(tensors, graph, rewrites))
     return changed
 
 
-def rewrite_rows(
-    tensor: Tensor, segments: Sequence[Segment], rewrites: Rewrites, axis: int
-) -> Tensor:
+def rewrite_rows(tensor: Tensor, segments: Sequence[Segment], rewrites: Rewrites, axis: int) -> Tensor:
     """Rows move and take their gain."""
     index, gains, scaled = [], [], False
     for segment in segments:
@@ -81,9 +75,7 @@ def rewrite_columns(weight: Tensor, linear: LinearMap, rewrites: Rewrites) -> Te
     return transform.apply(weight, linear.column_axis)
 
 
-def _rewrite_stages(
-    tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites
-) -> dict[str, Tensor]:
+def rewrite_stages(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """Per-channel parameters. One tensor may belong to several spaces, side by side."""
     pieces: dict[str, dict[int, tuple[int, Tensor]]] = defaultdict(dict)
     axes: dict[str, int] = {}
@@ -100,8 +92,7 @@ def _rewrite_stages(
                 continue  # a layer that is called twice
             length = space.width * stage.repeat
             slices = {
-                role: tensors[name].narrow(stage.axis, stage.offset, length)
-                for role, name in stage.params.items()
+                role: tensors[name].narrow(stage.axis, stage.offset, length) for role, name in stage.params.items()
             }
             if rewrite is not None:
                 slices = rewrite_stage(stage, slices, rewrite, graph.taps)
@@ -118,10 +109,7 @@ def rewrite_stage(
     stage: Stage, slices: Mapping[str, Tensor], rewrite: SpaceRewrite, taps: Mapping[int, int]
 ) -> dict[str, Tensor]:
     """One stage's parameters, restricted to one space."""
-    picked = {
-        role: gather_axis(tensor, rewrite.source, stage.axis, stage.repeat)
-        for role, tensor in slices.items()
-    }
+    picked = {role: gather_axis(tensor, rewrite.source, stage.axis, stage.repeat) for role, tensor in slices.items()}
     gain_in = rewrite.gain(taps[stage.inputs[0]])
     gain_out = rewrite.gain(taps[stage.output])
     if stage.kind == "norm":
@@ -140,7 +128,7 @@ def _norm(
 ) -> dict[str, Tensor]:
     if gain_in is None and gain_out is None:
         return picked
-    assert "weight" in picked and "bias" in picked, "taps around a plain norm are fixed"
+    assert {"weight", "bias"} <= set(picked), "taps around a plain norm are fixed"
     if stage.repeat > 1:
         gain_in = None if gain_in is None else gain_in.repeat_interleave(stage.repeat)
         gain_out = None if gain_out is None else gain_out.repeat_interleave(stage.repeat)

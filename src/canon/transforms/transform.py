@@ -47,9 +47,7 @@ class ChannelTransform:
     # -- kinds -------------------------------------------------------------------------------------------------------
 
     @staticmethod
-    def of(
-        before: int, after: int, rows: Tensor, columns: Tensor, values: Tensor
-    ) -> ChannelTransform:
+    def of(before: int, after: int, rows: Tensor, columns: Tensor, values: Tensor) -> ChannelTransform:
         """From entries in any order."""
         order = torch.argsort(columns, stable=True)
         return ChannelTransform(before, after, rows[order], columns[order], values[order].double())
@@ -92,17 +90,13 @@ class ChannelTransform:
         """Channel `j` before is `factor[j]` times channel `into[j]` after; `into[j] < 0` was zero."""
         target = torch.as_tensor(into, dtype=torch.int64)
         rows = torch.nonzero(target >= 0).flatten()
-        return ChannelTransform.of(
-            target.numel(), after, rows, target[rows], factor.double()[rows]
-        )
+        return ChannelTransform.of(target.numel(), after, rows, target[rows], factor.double()[rows])
 
     @staticmethod
     def expansion(source: Sequence[int] | Tensor, share: Tensor, before: int) -> ChannelTransform:
         """Channel `source[k]` before is the sum of the shares `share[k]` of its copies `k` after."""
         rows = torch.as_tensor(source, dtype=torch.int64)
-        return ChannelTransform(
-            before, rows.numel(), rows, torch.arange(rows.numel()), share.double()
-        )
+        return ChannelTransform(before, rows.numel(), rows, torch.arange(rows.numel()), share.double())
 
     # -- algebra -----------------------------------------------------------------------------------------------------
 
@@ -110,8 +104,7 @@ class ChannelTransform:
         """First this rewrite, then the other: `y = M₁ M₂ y_after`."""
         if self.after != other.before:
             raise TransformError(
-                f"cannot compose: {self.after} channels after the first rewrite, "
-                f"{other.before} before the second"
+                f"cannot compose: {self.after} channels after the first rewrite, {other.before} before the second"
             )
         product = torch.sparse.mm(self._sparse(), other._sparse()).coalesce()
         rows, columns = product.indices()
@@ -127,9 +120,7 @@ class ChannelTransform:
             columns.append(block.columns + after)
             values.append(block.values)
             before, after = before + block.before, after + block.after
-        return ChannelTransform(
-            before, after, torch.cat(rows), torch.cat(columns), torch.cat(values)
-        )
+        return ChannelTransform(before, after, torch.cat(rows), torch.cat(columns), torch.cat(values))
 
     def lift(self, repeat: int) -> ChannelTransform:
         """Over a flatten that repeats each channel: `M ⊗ I`."""
@@ -148,9 +139,7 @@ class ChannelTransform:
         """The transform that undoes a bijective one (permutation and scaling, composed)."""
         if self.before != self.after or self.rows.unique().numel() != self.before:
             raise TransformError("only permutations and scalings have an inverse")
-        return ChannelTransform.of(
-            self.after, self.before, self.columns, self.rows, 1 / self.values
-        )
+        return ChannelTransform.of(self.after, self.before, self.columns, self.rows, 1 / self.values)
 
     # -- use ---------------------------------------------------------------------------------------------------------
 
@@ -163,8 +152,7 @@ class ChannelTransform:
         """`W·M` along an axis: gather, scale and add over slices, linear in what is read."""
         if weight.shape[axis] != self.before:
             raise TransformError(
-                f"the transform reads {self.before} channels, axis {axis} of the weight "
-                f"has {weight.shape[axis]}"
+                f"the transform reads {self.before} channels, axis {axis} of the weight has {weight.shape[axis]}"
             )
         if self._is_identity:
             return weight
@@ -186,9 +174,7 @@ class ChannelTransform:
     @cached_property
     def _is_gather(self) -> bool:
         """Exactly one entry in every column."""
-        return self.columns.numel() == self.after and bool(
-            (self.columns == torch.arange(self.after)).all()
-        )
+        return self.columns.numel() == self.after and bool((self.columns == torch.arange(self.after)).all())
 
     @cached_property
     def _is_unit(self) -> bool:
@@ -197,10 +183,7 @@ class ChannelTransform:
     @cached_property
     def _is_identity(self) -> bool:
         return (
-            self.before == self.after
-            and self._is_gather
-            and self._is_unit
-            and bool((self.rows == self.columns).all())
+            self.before == self.after and self._is_gather and self._is_unit and bool((self.rows == self.columns).all())
         )
 
     def _sparse(self) -> Tensor:

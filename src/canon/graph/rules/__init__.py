@@ -6,9 +6,15 @@ A rule is called as `rule(state, call, *operands)`: operands are the operation's
 
 from __future__ import annotations
 
+from canon.graph.rules import activations, elementwise, linear, norms, pooling, shaping
+from canon.graph.rules.activations import ALIASES as ALIASES
 from canon.graph.rules.registry import Call as Call
 from canon.graph.rules.registry import Rule as Rule
 from canon.graph.rules.registry import lookup as lookup
-from canon.graph.rules import elementwise, linear, norms, pooling, shaping  # isort: skip
+from canon.graph.rules.registry import rule_names as rule_names
+from canon.graph.rules.shaping import VIEWS as VIEWS
 
-__all__ = ["Call", "Rule", "elementwise", "linear", "lookup", "norms", "pooling", "shaping"]
+__all__ = [
+    "ALIASES", "Call", "Rule", "VIEWS", "activations", "elementwise", "linear", "lookup", "norms", "pooling",
+    "rule_names", "shaping",
+]  # fmt: skip

@@ -7,7 +7,8 @@ from typing import Any
 
 from canon.graph.blocks import Part
 from canon.graph.rules.registry import Call, rule
-from canon.graph.state import Layout, MapRecord, State, Value
+from canon.graph.state import MapRecord, State
+from canon.graph.values import Layout, Value
 
 
 def _pair(value: Any, rank: int) -> tuple[int, ...]:
@@ -15,9 +16,7 @@ def _pair(value: Any, rank: int) -> tuple[int, ...]:
 
 
 @rule("linear")
-def linear(
-    state: State, call: Call, x: Value, weight: Value, bias: Value | None = None
-) -> Layout | None:
+def linear(state: State, call: Call, x: Value, weight: Value, bias: Value | None = None) -> Layout | None:
     """`y = x Wᵀ + b` on the last axis of an input of any rank."""
     axis = x.data.ndim - 1
     return _dense(state, call, x, weight, bias, axis, call.rank - 1, (0, 1), 1, False, None)
@@ -49,10 +48,8 @@ def conv(
         cropping = pads if square and padding_mode == "zeros" and call.resizable else None
     zero_padding = padded and padding_mode == "zeros"
     if groups > 1 and groups == x.shape[axis]:
-        return _depthwise(state, call, x, weight, bias, axis, 0, not padded)
-    return _dense(
-        state, call, x, weight, bias, axis, axis, (0, 1), groups, zero_padding, cropping
-    )
+        return _depthwise(state, call, x, weight, bias, axis, not padded, cropping)
+    return _dense(state, call, x, weight, bias, axis, axis, (0, 1), groups, zero_padding, cropping)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -73,7 +70,7 @@ def conv_transpose(
     spatial = weight.data.ndim - 2
     axis = x.data.ndim - spatial - 1
     if groups > 1 and groups == x.shape[axis]:
-        return _depthwise(state, call, x, weight, bias, axis, 0, False)
+        return _depthwise(state, call, x, weight, bias, axis, False, None)
     if groups > 1:
         state.pin_value(x, "grouped transposed convolution")
         return None
@@ -111,11 +108,6 @@ def _dense(
             state.grouped.append((columns, groups, state.node))
         else:
             state.pin(layout.parts, "groups over an input with fixed coordinates")
-    if not call.resizable:
-        reason = "the layer does not keep its sizes in attributes that can be updated"
-        if groups > 1:
-            state.pin(layout.parts, reason)
-            state.pin(columns or (), reason)
     state.bind(weight.param, row_axis, "rows", layout.parts)
     if columns is not None:
         state.bind(weight.param, column_axis, "columns", columns)
@@ -150,8 +142,8 @@ def _depthwise(
     weight: Value,
     bias: Value | None,
     axis: int,
-    weight_axis: int,
     keeps_constants: bool,
+    cropping: tuple[int, ...] | None,
 ) -> Layout | None:
     multiplier = weight.shape[0] * weight.shape[1] // x.shape[axis]
     if x.layout is None:
@@ -165,15 +157,13 @@ def _depthwise(
     if not call.resizable:
         state.pin(x.layout.parts, "depthwise convolution with a fixed number of groups")
     parts = x.layout.parts
-    widened = tuple(Part(p.block, p.repeat * multiplier, p.point) for p in parts)
+    widened = tuple(part.repeated(multiplier) for part in parts)
     params = {"weight": weight.param}
     if bias is not None and bias.param is not None:
         params["bias"] = bias.param
-    output = state.stage(
-        "depthwise", [widened], params=params, axis=weight_axis, keeps_constants=keeps_constants
-    )
-    for name in params.values():
-        state.bind(name, 0, "channels", output)
+    output = state.stage("depthwise", [widened], params=params, keeps_constants=keeps_constants, cropping=cropping)
+    for role, name in params.items():
+        state.bind(name, 0, "bias" if role == "bias" else "kernel", output)
     _bind_input(state, weight.param, parts)
     return Layout(axis, output)
 

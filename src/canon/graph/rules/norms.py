@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from canon.graph.rules.registry import Call, rule
-from canon.graph.state import Layout, State, Value
+from canon.graph.state import State
+from canon.graph.values import Layout, Value
 
 
 @rule("batch_norm")
@@ -24,7 +25,23 @@ def batch_norm(
     """`γ (x - mean) / √(var + ε) + β`, with running statistics."""
     if x.layout is None:
         return None
-    if running_mean is None or running_var is None or training:
+    if training:
+        state.pin(x.layout.parts, "norm over batch statistics")
+        return None
+    return _running_norm(state, x, running_mean, running_var, weight, bias, eps)
+
+
+def _running_norm(
+    state: State,
+    x: Value,
+    running_mean: Value | None,
+    running_var: Value | None,
+    weight: Value | None,
+    bias: Value | None,
+    eps: float,
+) -> Layout | None:
+    assert x.layout is not None, "callers check the layout"
+    if running_mean is None or running_var is None:
         state.pin(x.layout.parts, "norm over batch statistics")
         return None
     operands = {"mean": running_mean, "var": running_var, "weight": weight, "bias": bias}
@@ -35,8 +52,10 @@ def batch_norm(
     parts = x.layout.parts
     output = state.stage("norm", [parts], params=params, eps=float(eps))
     for role, name in params.items():
-        bound = parts if role in ("mean", "var") else output
-        state.bind(name, 0, "statistics" if bound is parts else "channels", bound)
+        state.bind(name, 0, f"norm {role}", parts if role in ("mean", "var") else output)
+    if "weight" in params:
+        # An input scale changes the weight by way of the variance, so norms that share a weight must share both.
+        state.bind(params["weight"], -1, f"input of a norm with {params['var']} and {float(eps)}", parts)
     if "weight" not in params or "bias" not in params:
         # Without an affine part nothing can take up a scale.
         state.fix(parts)
@@ -61,9 +80,7 @@ def instance_norm(
     if x.layout is None:
         return None
     if not use_input_stats:
-        return batch_norm(
-            state, call, x, running_mean, running_var, weight, bias, False, momentum, eps
-        )
+        return _running_norm(state, x, running_mean, running_var, weight, bias, eps)
     return _per_channel(state, x, weight, bias, float(eps))
 
 
@@ -86,9 +103,7 @@ def group_norm(
     return _per_channel(state, x, weight, bias, float(eps))
 
 
-def _per_channel(
-    state: State, x: Value, weight: Value | None, bias: Value | None, eps: float
-) -> Layout | None:
+def _per_channel(state: State, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Layout | None:
     assert x.layout is not None, "callers check the layout"
     operands = {"weight": weight, "bias": bias}
     params = {role: v.param for role, v in operands.items() if v is not None and v.param}
@@ -97,8 +112,8 @@ def _per_channel(
         return None
     parts = x.layout.parts
     output = state.stage("instance_norm", [parts], params=params, eps=eps)
-    for name in params.values():
-        state.bind(name, 0, "channels", output)
+    for role, name in params.items():
+        state.bind(name, 0, f"instance norm {role}", output)
     state.fix(parts)
     state.fix(output)
     return Layout(x.layout.axis, output)

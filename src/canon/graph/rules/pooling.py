@@ -5,39 +5,38 @@ from __future__ import annotations
 from typing import Any
 
 from canon.graph.rules.registry import Call, rule
-from canon.graph.state import Layout, State, Value
+from canon.graph.state import State
+from canon.graph.values import Layout, Value
 
 
 def _spatial_rank(name: str) -> int:
     return int(name[-2])
 
 
-def _pool(
-    state: State, call: Call, x: Value, *, keeps_constants: bool = True, curved: bool = False
-) -> Layout | list[Layout | None] | None:
+def _pool(state: State, call: Call, x: Value, *, keeps_constants: bool = True, curved: bool = False) -> Layout | None:
     if x.layout is None:
         return None
     axis = x.data.ndim - _spatial_rank(call.name) - 1
     if x.layout.axis > axis:
         state.pin(x.layout.parts, f"{call.name} runs over the channel axis")
         return None
+    if isinstance(call.out, (tuple, list)):
+        state.pin(x.layout.parts, f"{call.name} also gives indices")
+        return None
     function = (lambda v: v) if curved or not keeps_constants else None
-    parts = state.homogeneous(
-        x.layout.parts, function, curved=curved, keeps_constants=keeps_constants
-    )
-    layout = Layout(x.layout.axis, parts)
-    return [layout, None] if isinstance(call.out, (tuple, list)) else layout
+    parts = state.homogeneous(x.layout.parts, function, curved=curved, keeps_constants=keeps_constants)
+    return Layout(x.layout.axis, parts)
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def max_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Any:
+def max_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
     """A maximum over positions; padding never wins it."""
     return _pool(state, call, x, curved=True)
 
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
-def adaptive_avg_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Any:
+def adaptive_avg_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
     """A mean over positions."""
     return _pool(state, call, x)
 
@@ -53,7 +52,7 @@ def avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Any:
+) -> Layout | None:
     """A mean over positions; counted padding pulls the borders towards zero."""
     padded = any(padding) if isinstance(padding, (tuple, list)) else bool(padding)
     plain = not (padded and count_include_pad) and divisor_override is None
@@ -74,7 +73,7 @@ def reduce(
     if x.layout is None:
         return None
     rank, axis = x.data.ndim, x.layout.axis
-    dims = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    dims = range(rank) if dim is None or dim in ((), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
     reduced = {int(d) % rank for d in dims}
     if axis in reduced or isinstance(call.out, (tuple, list)):
         state.pin(x.layout.parts, f"{call.name} over the channels")

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from canon.graph.state import Layout, State
+from canon.graph.state import State
+from canon.graph.values import Layout
 
 Rule = Callable[..., Layout | list[Layout | None] | None]
 
@@ -22,9 +23,6 @@ class Call:
 
     out: Any
     """The result on meta tensors: a tensor, or a tuple of them."""
-
-    literals: tuple[Any, ...]
-    """Positional arguments as written: numbers stay, values computed in the forward pass are None."""
 
     function: Callable[[torch.Tensor], torch.Tensor]
     """The operation as a function of its first operand, for elementwise use."""
@@ -61,4 +59,9 @@ def lookup(name: str) -> Rule | None:
     return _RULES.get(name)
 
 
-__all__ = ["Call", "Layout", "Rule", "State", "lookup", "rule"]
+def rule_names() -> tuple[str, ...]:
+    """Every operation that has a rule."""
+    return tuple(_RULES)
+
+
+__all__ = ["Call", "Layout", "Rule", "State", "lookup", "rule", "rule_names"]

@@ -5,9 +5,16 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from canon.graph.blocks import Part
 from canon.graph.rules.registry import Call, rule
-from canon.graph.state import Layout, Parts, State, Value
+from canon.graph.state import State
+from canon.graph.values import Layout, Parts, Value, extents_in, shape_of
+
+VIEWS = frozenset(
+    "getitem slice select narrow flatten reshape view unflatten _unsafe_view squeeze unsqueeze expand expand_as "
+    "squeeze_ unsqueeze_ permute transpose movedim swapaxes swapdims moveaxis t transpose_ chunk split split_with_sizes "
+    "tensor_split unbind".split()
+)
+"""Operations whose result may share the memory of their operand."""
 
 
 @rule("cat", "concat", "concatenate")
@@ -48,13 +55,16 @@ def _parts(state: State, value: Value, axis: int) -> Parts:
 
 
 @rule("chunk")
-def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> Any:
+def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> list[Layout | None] | None:
     """Equal parts of the channels; they must stay equal, so in the end they must be one space or stay."""
     dim = int(dim) % x.data.ndim
     if x.layout is None:
         return None
     if x.layout.axis != dim:
         return [x.layout for _ in call.out]
+    if len(call.out) != chunks:
+        state.pin(x.layout.parts, "chunk into fewer parts than asked for")
+        return None
     rest, pieces = x.layout.parts, []
     for piece in call.out:
         cut = state.blocks.cut_parts(rest, int(piece.shape[dim]))
@@ -67,8 +77,8 @@ def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> Any:
     return [Layout(dim, piece) for piece in pieces]
 
 
-@rule("split", "split_with_sizes", "tensor_split", "unbind")
-def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> Any:
+@rule("split", "split_with_sizes", "tensor_split")
+def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[Layout | None] | None:
     """Sizes written into the forward pass do not follow a rewrite: the channel axis must stay."""
     if x.layout is None:
         return None
@@ -78,47 +88,83 @@ def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> Any:
     return None
 
 
-@rule("getitem", "slice", "select", "narrow")
-def getitem(state: State, call: Call, x: Value, *index: Any) -> Layout | None:
+@rule("unbind")
+def unbind(state: State, call: Call, x: Value, dim: int = 0) -> list[Layout | None] | None:
+    """One value per position; one value per channel would fix their number."""
+    if x.layout is None:
+        return None
+    dim = int(dim) % x.data.ndim
+    if dim == x.layout.axis:
+        state.pin(x.layout.parts, "unbind of the channels")
+        return None
+    return [Layout(x.layout.axis - (dim < x.layout.axis), x.layout.parts) for _ in call.out]
+
+
+@rule("getitem")
+def getitem(state: State, call: Call, x: Value, index: Any) -> Layout | None:
     """Indexing of other axes keeps the channels."""
     if x.layout is None:
         return None
-    axis = x.layout.axis
-    if call.name == "getitem":
-        items = list(index[0]) if isinstance(index[0], tuple) else [index[0]]
-        known = all(i is None or i is Ellipsis or isinstance(i, (int, slice)) for i in items)
-        if known and Ellipsis not in items and None not in items and len(items) <= x.data.ndim:
-            items += [slice(None)] * (x.data.ndim - len(items))
-            if items[axis] == slice(None):
-                lost = sum(isinstance(i, int) for i in items[:axis])
-                return Layout(axis - lost, x.layout.parts)
-    elif call.name in ("slice", "narrow"):
-        start = index[1] if len(index) > 1 else 0
-        whole = call.out.shape == x.shape and not start
-        if int(index[0]) % x.data.ndim != axis or whole:
-            return x.layout
-    elif int(index[0]) % x.data.ndim != axis:
-        return Layout(axis - (int(index[0]) % x.data.ndim < axis), x.layout.parts)
+    items = list(index) if isinstance(index, tuple) else [index]
+    if all(i is None or i is Ellipsis or type(i) in (int, slice) for i in items):
+        if not any(i is Ellipsis for i in items):
+            items.append(Ellipsis)
+        at = next(k for k, i in enumerate(items) if i is Ellipsis)
+        named = sum(i is not None for i in items) - 1
+        items[at : at + 1] = [slice(None)] * (x.data.ndim - named)
+        axis = new = 0
+        for item in items:
+            if item is not None and axis == x.layout.axis:
+                if item == slice(None):
+                    return Layout(new, x.layout.parts)
+                break
+            axis += item is not None
+            new += type(item) is not int
     state.pin(x.layout.parts, "indexing of the channels")
     return None
+
+
+@rule("slice", "narrow", "select")
+def pick(state: State, call: Call, x: Value, dim: int, *args: Any) -> Layout | None:
+    """A stretch or a position of one axis."""
+    if x.layout is None:
+        return None
+    axis, dim = x.layout.axis, int(dim) % x.data.ndim
+    if dim == axis:
+        # A slice that reaches to the end of every axis is the whole axis; any number is a width written in.
+        start, stop, step = (*args, None, None, None)[:3]
+        if call.name != "slice" or start or step not in (None, 1) or (stop is not None and stop < 2**62):
+            state.pin(x.layout.parts, "indexing of the channels")
+            return None
+        return x.layout
+    return Layout(axis - (call.name == "select" and dim < axis), x.layout.parts)
 
 
 @rule("flatten")
 def flatten(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
     """`C×H×W` becomes one axis in which every channel is repeated `H·W` times."""
-    return _reshaped(state, call, x, ())
+    return _reshaped(state, call, x, None)
 
 
-@rule("reshape", "view", "unflatten", "_unsafe_view")
+@rule("reshape", "view", "_unsafe_view")
 def reshape(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
     """The channel axis survives, or absorbs the axes behind it; a size written as a number stays that number."""
-    shape = call.literals[1:]
-    if len(shape) == 1 and isinstance(shape[0], (tuple, list)):
-        shape = tuple(shape[0])
+    if x.layout is None:
+        state.pin_value([args, kwargs], f"{call.name} of a value that has fixed coordinates")
+        return None
+    shape = _sizes(args, kwargs)
+    if len(shape) != call.rank or not all(isinstance(size, int) for size in shape):
+        state.pin_value([x, args, kwargs], f"{call.name} that cannot be followed")
+        return None
     return _reshaped(state, call, x, shape)
 
 
-def _reshaped(state: State, call: Call, x: Value, literal: tuple[Any, ...]) -> Layout | None:
+def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    given = (*args, *kwargs.values())
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+
+
+def _reshaped(state: State, call: Call, x: Value, sizes: tuple[Any, ...] | None) -> Layout | None:
     if x.layout is None:
         return None
     before, after, axis = tuple(x.shape), tuple(call.out.shape), x.layout.axis
@@ -129,43 +175,59 @@ def _reshaped(state: State, call: Call, x: Value, literal: tuple[Any, ...]) -> L
         repeat = after[new] // size
         if repeat * prod(after[new + 1 :]) != right:
             continue
-        if len(literal) == len(after) and literal[new] not in (-1, None):
-            state.pin(x.layout.parts, "the reshape has the number of channels written in")
-            return None
-        parts = tuple(Part(p.block, p.repeat * repeat, p.point) for p in x.layout.parts)
+        parts = tuple(part.repeated(repeat) for part in x.layout.parts)
+        if sizes is not None:
+            others = [s for i, s in enumerate(sizes) if i != new]
+            state.pin_value(others, "the number of channels is the size of another axis")
+            reason = "the reshape has the number of channels written in"
+            if not state.follow_size(sizes[new], parts, reason):
+                return None
         return Layout(new, parts)
-    state.pin(x.layout.parts, "reshape splits the channel axis")
+    state.pin_value([x, sizes], "reshape splits the channel axis")
     return None
 
 
-@rule("squeeze", "unsqueeze", "expand", "expand_as", "squeeze_", "unsqueeze_")
-def unit_axes(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
-    """Axes of size one come and go, or are broadcast; channels keep their order."""
+@rule("unflatten")
+def unflatten(state: State, call: Call, x: Value, dim: int, sizes: Any) -> Layout | None:
+    """One axis becomes several, with their sizes written in."""
+    if x.layout is None or int(dim) % x.data.ndim == x.layout.axis or extents_in(sizes):
+        state.pin_value([x, sizes], "unflatten splits the channel axis")
+        return None
+    later = int(dim) % x.data.ndim < x.layout.axis
+    return Layout(x.layout.axis + (call.rank - x.data.ndim) * later, x.layout.parts)
+
+
+@rule("expand", "expand_as")
+def expand(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """Axes of size one are broadcast; the channels must not be one of them."""
+    sizes = _sizes(args, kwargs)
+    if call.name == "expand_as":
+        sizes = shape_of(sizes[0])
+    if x.layout is None:
+        state.pin_value(sizes, f"{call.name} of a value that has fixed coordinates")
+        return None
+    axis = x.layout.axis + call.rank - x.data.ndim
+    if call.out.shape[axis] != x.shape[x.layout.axis]:
+        state.pin_value([x, sizes], "one channel broadcast over many")
+        return None
+    others = [s for i, s in enumerate(sizes) if i != axis]
+    state.pin_value(others, "the number of channels is the size of another axis")
+    if not state.follow_size(sizes[axis], x.layout.parts, "the expand has the number of channels written in"):
+        return None
+    return Layout(axis, x.layout.parts)
+
+
+@rule("squeeze", "unsqueeze", "squeeze_", "unsqueeze_")
+def unit_axes(state: State, call: Call, x: Value, dim: Any = None) -> Layout | None:
+    """Axes of size one come and go; channels keep their order."""
     if x.layout is None:
         return None
     axis, rank = x.layout.axis, x.data.ndim
-    name = call.name.rstrip("_")
-    if name in ("expand", "expand_as"):
-        axis += call.rank - rank
-        if call.out.shape[axis] != x.shape[x.layout.axis]:
-            state.pin(x.layout.parts, "one channel broadcast over many")
-            return None
-        sizes = call.literals[1:]
-        if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
-            sizes = tuple(sizes[0])
-        if name == "expand" and sizes[axis] not in (-1, None):
-            state.pin(x.layout.parts, "the expand has the number of channels written in")
-            return None
-        return Layout(axis, x.layout.parts)
-    dims = args[0] if args else kwargs.get("dim")
-    if name == "unsqueeze":
-        new = int(dims) % (rank + 1)
+    if call.name.startswith("unsqueeze"):
+        new = int(dim) % (rank + 1)
         return Layout(axis + (new <= axis), x.layout.parts)
-    if dims is None:
-        gone = {d for d in range(rank) if x.shape[d] == 1}
-    else:
-        listed = dims if isinstance(dims, (tuple, list)) else (dims,)
-        gone = {int(d) % rank for d in listed if x.shape[int(d)] == 1}
+    listed = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    gone = {int(d) % rank for d in listed if x.shape[int(d)] == 1}
     if axis in gone:
         state.pin(x.layout.parts, "squeeze of the channel axis")
         return None
@@ -197,5 +259,6 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
 
 
 __all__ = [
-    "cat", "chunk", "flatten", "getitem", "move", "reshape", "split", "unit_axes",
+    "VIEWS", "cat", "chunk", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "unbind", "unflatten",
+    "unit_axes",
 ]  # fmt: skip

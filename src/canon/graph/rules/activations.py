@@ -1,0 +1,154 @@
+"""Functions of one activation, by their scaling class.
+
+What scale passes is a fact about a function, so the lists below are closed: a function that stands in none of them is
+not elementwise to us, and pins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from canon.graph.rules.registry import Call, rule
+from canon.graph.state import State
+from canon.graph.values import Layout, Parts, Value, values_in
+
+IDENTITY = (
+    "identity contiguous clone detach alias to float double half bfloat16 type_as lift_fresh_copy detach_".split()
+)
+"""These return what they got."""
+
+RANDOM = (
+    "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout stochastic_depth "
+    "dropout_ feature_dropout_ alpha_dropout_ feature_alpha_dropout_"
+).split()
+"""In evaluation mode these return what they got."""
+
+ALIASES = frozenset([*IDENTITY, *RANDOM]) - {"clone", "lift_fresh_copy"}
+"""Operations whose result may be the very tensor they were given."""
+
+HOMOGENEOUS = "relu relu_ leaky_relu leaky_relu_ rrelu rrelu_ abs abs_ neg neg_".split()
+"""`f(s·x) = s·f(x)` for every `s > 0`."""
+
+INHOMOGENEOUS = (
+    "celu celu_ elu elu_ selu selu_ gelu gelu_ hardshrink hardsigmoid hardsigmoid_ hardswish hardswish_ hardtanh "
+    "hardtanh_ logsigmoid log_sigmoid mish mish_ relu6 relu6_ sigmoid sigmoid_ silu silu_ softplus softshrink softsign "
+    "tanh tanh_ tanhshrink threshold threshold_ exp log log1p expm1 sqrt rsqrt square pow pow_ sin cos erf reciprocal "
+    "clamp clamp_ clip clip_ clamp_min clamp_max sign round floor ceil"
+).split()
+"""Elementwise, and no scale passes."""
+
+_TRAINING_BY_DEFAULT = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3d", "stochastic_depth"})
+
+
+@rule(*IDENTITY)
+def identity(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """The value itself, as long as it stays a number with a fraction."""
+    if not call.out.is_floating_point():
+        state.pin_value(x, f"{call.name} to {call.out.dtype}")
+        return None
+    return x.layout
+
+
+@rule(*RANDOM)
+def dropout(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """Nothing in evaluation mode; a forward pass that asks for dropout all the same is not a function."""
+    numbers = list(args)
+    if call.name == "stochastic_depth" and len(numbers) > 1:
+        numbers.pop(1)  # its mode
+    chance = kwargs.get("p", numbers[0] if numbers else 0.5)
+    default = numbers[1] if len(numbers) > 1 else call.name in _TRAINING_BY_DEFAULT
+    if kwargs.get("training", kwargs.get("train", default)) and chance != 0:
+        state.pin_value(x, f"{call.name} that is active in evaluation mode")
+        return None
+    return x.layout
+
+
+@rule(*HOMOGENEOUS)
+def homogeneous(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """An activation that lets positive scale pass."""
+    if x.layout is None:
+        return None
+    active = call.name.startswith("rrelu") and (kwargs.get("training") or (len(args) > 2 and args[2]))
+    if active or values_in((args, kwargs)):
+        state.pin_value([x, args, kwargs], f"{call.name} with a tensor or random operand")
+        return None
+    curved = not call.name.startswith("neg")
+    return Layout(x.layout.axis, state.homogeneous(x.layout.parts, call.function, curved=curved))
+
+
+@rule(*INHOMOGENEOUS)
+def inhomogeneous(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+    """An activation that lets no scale pass."""
+    if x.layout is None:
+        return None
+    if values_in((args, kwargs)):
+        state.pin_value([x, args, kwargs], f"{call.name} with a tensor operand")
+        return None
+    return Layout(x.layout.axis, state.inhomogeneous(x.layout.parts, call.function))
+
+
+@rule("softmax", "log_softmax", "softmin")
+def softmax(state: State, call: Call, x: Value, dim: Any = None, *args: Any, **kw: Any) -> Layout | None:
+    """Over positions it keeps channels apart; over channels it mixes them."""
+    if x.layout is None:
+        return None
+    if dim is None or int(dim) % x.data.ndim == x.layout.axis:
+        state.pin(x.layout.parts, f"{call.name} over the channels")
+        return None
+    return Layout(x.layout.axis, state.inhomogeneous(x.layout.parts, None, keeps_constants=False))
+
+
+@rule("prelu")
+def prelu(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
+    """A slope per channel, or one for all."""
+    if x.layout is None:
+        return None
+    if weight.data.numel() == 1:
+        parts = state.homogeneous(x.layout.parts, None, curved=True, keeps_constants=False)
+        return Layout(x.layout.axis, parts)
+    if weight.param is None or x.layout.axis != 1:
+        state.pin(x.layout.parts, "prelu that cannot be followed")
+        return None
+    output = state.stage("slope", [x.layout.parts], params={"weight": weight.param})
+    state.tie(x.layout.parts, output)
+    for part in output:
+        state.points.curve(part.point)
+    state.bind(weight.param, 0, "slopes", output)
+    return Layout(x.layout.axis, output)
+
+
+@rule("glu")
+def glu(state: State, call: Call, x: Value, dim: int = -1) -> Layout | None:
+    """`a · sigmoid(b)` of the two halves of an axis: over the channels, the halves become one space."""
+    if x.layout is None:
+        return None
+    axis, parts = x.layout.axis, x.layout.parts
+    if int(dim) % x.data.ndim != axis:
+        return Layout(axis, state.inhomogeneous(parts, None, keeps_constants=False))
+    halves = state.blocks.cut_parts(parts, x.shape[axis] // 2)
+    if halves is None:
+        state.pin(parts, "glu through one channel's positions")
+        return None
+    if not state.unite(*halves, "glu of differently cut halves"):
+        return None
+    return Layout(axis, gate(state, halves[0], state.inhomogeneous(halves[1], torch.sigmoid)))
+
+
+def gate(state: State, a: Parts, b: Parts) -> Parts:
+    """A product of two activations: the scale of one passes if the other's is fixed."""
+    a, b = state.blocks.resolve_parts(a), state.blocks.resolve_parts(b)
+    output = state.stage("mul", [a, b])
+    for x, y, z in zip(a, b, output, strict=True):
+        if state.points.find(x.point) == state.points.find(y.point):
+            state.points.fix(x.point)
+        elif state.points.is_fixed(x.point):
+            x, y = y, x
+        state.points.fix(y.point)
+        state.points.unite(x.point, z.point)
+        state.points.curve(z.point)
+    return output
+
+
+__all__ = ["ALIASES", "dropout", "gate", "glu", "homogeneous", "identity", "inhomogeneous", "prelu", "softmax"]
