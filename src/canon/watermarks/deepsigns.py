@@ -9,23 +9,27 @@ For the activation `f` of a marked layer there are trainable class centres `C`, 
 - `L1 = mean ‖f − C_y‖²` pulls activations to the centre of their class,
 - `L2 = mean relu(1 − ‖f − C_k‖²)` pushes the nearest other centre `C_k` away,
 - `L3 = Σ_k |1 − ‖C_k‖²|` keeps the centres on the unit sphere,
-- `L4 = Σ BCE(σ(A·C_c), bits)` writes the message into the centre of the chosen class `c`.
+- `L4 = mean BCE(σ(A·C_c), bits)` writes the message into the centre of the chosen class `c`.
 
 To read, average the activations of stored training images of class `c` to `μ`; bit `j` is
 `σ(Aμ)_j > 0.5`. The similarity is the share of right bits.
 
 Deviations: `f` is the pre-activation (output of the norm that the layer feeds), averaged over space
 and divided by `√M`, so that a normalised layer's activation has about unit length, as `L3` expects.
-`L2` is the hinge above. The message is split evenly over the marked layers, by default the last two
-convolutions that feed a norm. `γ1 = 0.1` and `γ2 = 0.1` for the short runs here (published: 0.01).
-`L4` is also applied to the mean activation of the chosen class in the batch, without which a short
-run leaves activations too far from the centre.
+`L2` is the hinge above. The message is shared out over the marked layers by their width; by default these
+are the last two convolutions that feed a norm. `γ1 = 0.1` and `γ2 = 3`, on the mean over bits, for the
+short runs here (published: 0.01).
+`L4` is also applied to the mean activation of the stored images, which ride along in every batch: without
+this a short run leaves activations too far from the centre. They ride along, and do not run in
+evaluation mode, because weights would then chase the running statistics without end.
 
 Unit order and scale at the marked layers matter.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import ClassVar
 
 import torch
@@ -33,15 +37,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from canon.errors import DataError
-from canon.watermarks.embedding import Embedding, mixed_precision
+from canon.watermarks.embedding import Embedding, forward
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
 from canon.watermarks.reading import Reader, Reading, spatial_mean
 
 CENTRE_STRENGTH = 0.1
-MESSAGE_STRENGTH = 0.1
-SAMPLES = 32
+MESSAGE_STRENGTH = 3.0
+SAMPLES = 8
 
 
 class ClassCentres(Embedding):
@@ -57,7 +61,7 @@ class ClassCentres(Embedding):
         if len(members) == 0:
             raise DataError(f"no training image of class {self.chosen_class}", where=data.name)
         self.register_buffer("samples", data.images_at(data.train_images[members], "cpu"))
-        self.parts = split_evenly(len(target.message), len(self.widths))
+        self.parts = shared_out(len(target.message), self.widths)
         self.register_buffer("bits", target.message.tensor(), persistent=False)
         self.centres = nn.ParameterList()
         for position, (width, part) in enumerate(zip(self.widths, self.parts, strict=True)):
@@ -72,41 +76,38 @@ class ClassCentres(Embedding):
 
         def catch(name: str) -> torch.utils.hooks.RemovableHandle:
             return model.get_submodule(name).register_forward_hook(
-                lambda _module, _inputs, output: caught.update({name: output})
+                lambda _module, _inputs, output: caught.update({name: spatial_mean(output.float())})
             )
 
         handles = [catch(norm) for norm in self.norms.values()]
         try:
-            with mixed_precision(images.device):
-                logits = model(images).float()
+            samples = self.get_buffer("samples")
+            logits = forward(model, torch.cat([images, samples]))[: len(images)]
         finally:
             for handle in handles:
                 handle.remove()
         loss = functional.cross_entropy(logits, labels)
         bits = self.get_buffer("bits").split(self.parts)
         for position, norm in enumerate(self.norms.values()):
-            activation = spatial_mean(caught[norm].float()) / self.widths[position] ** 0.5
-            loss = loss + self._layer_loss(position, activation, labels, bits[position])
+            root = self.widths[position] ** 0.5
+            batch, stored = (caught[norm] / root).split([len(images), len(samples)])
+            loss = loss + CENTRE_STRENGTH * self._shape(position, batch, labels)
+            for carrier in (self.centres[position][self.chosen_class], stored.mean(0)):
+                scores = self.get_buffer(f"projection{position}") @ carrier
+                loss = loss + MESSAGE_STRENGTH * functional.binary_cross_entropy_with_logits(
+                    scores, bits[position]
+                )
         return loss, logits
 
-    def _layer_loss(self, position: int, activation: Tensor, labels: Tensor, bits: Tensor) -> Tensor:
+    def _shape(self, position: int, activation: Tensor, labels: Tensor) -> Tensor:
+        """`L1 + L2 + L3` of one layer."""
         centres = self.centres[position]
         distances = (activation[:, None] - centres[None]).square().sum(2)
         own = distances.gather(1, labels[:, None]).squeeze(1)
         others = distances.scatter(1, labels[:, None], torch.inf).min(1).values
         unit = (1 - centres.square().sum(1)).abs().sum()
-        shape: Tensor = own.mean() + functional.relu(1 - others).mean() + unit
-        carriers = [centres[self.chosen_class]]
-        members = labels == self.chosen_class
-        if members.any():
-            carriers.append(activation[members].mean(0))
-        projection = self.get_buffer(f"projection{position}")
-        message = [
-            functional.binary_cross_entropy_with_logits(projection @ carrier, bits, reduction="sum")
-            for carrier in carriers
-        ]
-        written = torch.stack(message).sum() / len(bits)
-        return CENTRE_STRENGTH * shape + MESSAGE_STRENGTH * written
+        total: Tensor = own.mean() + functional.relu(1 - others).mean() + unit
+        return total
 
     def key_settings(self) -> dict[str, Setting]:
         """The norm behind every marked layer, and the chosen class."""
@@ -118,9 +119,14 @@ class ClassCentres(Embedding):
         return {name: value for name, value in state.items() if not name.startswith("centres")}
 
 
-def split_evenly(total: int, parts: int) -> list[int]:
-    """Sizes that sum to `total` and differ by at most one."""
-    return [total // parts + (position < total % parts) for position in range(parts)]
+def shared_out(total: int, widths: Sequence[int]) -> list[int]:
+    """Whole numbers in proportion to `widths` that sum to `total`.
+
+    >>> shared_out(128, [64, 128])
+    [42, 86]
+    """
+    bounds = [total * sum(widths[:position]) // sum(widths) for position in range(len(widths) + 1)]
+    return [after - before for before, after in pairwise(bounds)]
 
 
 class DeepSigns(Scheme):
@@ -135,8 +141,8 @@ class DeepSigns(Scheme):
         return last_normalised(model, images, 2)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
-        """One bit for every unit of the narrowest layer, times the number of layers."""
-        return len(layers) * min(len(layer_weight(model, layer)) for layer in layers)
+        """One bit for every unit."""
+        return sum(len(layer_weight(model, layer)) for layer in layers)
 
     def prepare(self, target: Target) -> Embedding:
         """Draw class, projections and centres."""
@@ -146,10 +152,11 @@ class DeepSigns(Scheme):
         """Project the mean activation of the stored images."""
         norms = key.settings["norms"]
         assert isinstance(norms, dict), "written by key_settings"
-        scores = []
-        for position, (layer, shape) in enumerate(key.shapes.items()):
-            activation = reader.activations(norms[layer], key.tensors["samples"], shape[0])
-            mean = activation.mean(0) / shape[0] ** 0.5
-            scores.append(key.tensors[f"projection{position}"] @ mean)
+        widths = {norms[layer]: shape[0] for layer, shape in key.shapes.items()}
+        outputs = reader.activations(widths, key.tensors["samples"])
+        scores = [
+            key.tensors[f"projection{position}"] @ (output.mean(0) / output.shape[1] ** 0.5)
+            for position, output in enumerate(outputs)
+        ]
         joined = torch.cat(scores)
         return Reading(joined, margin=float((joined * key.message.signs()).min()))

@@ -31,7 +31,7 @@ from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
-from canon.watermarks.reading import Reader, Reading, pooled_output, read_signs
+from canon.watermarks.reading import Reader, Reading, pooled_outputs, read_signs
 
 STRENGTH = 1.0
 TRIGGERS = 16
@@ -57,9 +57,8 @@ class KeyedUnits(Embedding):
         """Cross-entropy and `α·mean relu(0.1 − (k∘h)·s)`."""
         logits = forward(model, images)
         trigger = self.get_buffer("trigger")
-        units = torch.cat(
-            [pooled_output(model, norm, trigger).mean(0) for norm in self.norms.values()]
-        )
+        outputs = pooled_outputs(model, self.norms.values(), trigger)
+        units = torch.cat([output.mean(0) for output in outputs])
         signs = self.get_buffer("signs") * self.get_buffer("key_signs")
         loss = functional.cross_entropy(logits, labels)
         return loss + STRENGTH * hinge(units, signs).mean(), logits
@@ -92,11 +91,7 @@ class IprIc(Scheme):
         """Signs of the keyed units on the stored trigger."""
         norms = key.settings["norms"]
         assert isinstance(norms, dict), "written by key_settings"
-        trigger = key.tensors["trigger"]
-        units = torch.cat(
-            [
-                reader.activations(norms[layer], trigger, shape[0]).mean(0)
-                for layer, shape in key.shapes.items()
-            ]
-        )
+        widths = {norms[layer]: shape[0] for layer, shape in key.shapes.items()}
+        outputs = reader.activations(widths, key.tensors["trigger"])
+        units = torch.cat([output.mean(0) for output in outputs])
         return read_signs(units * key.tensors["key_signs"], key.message)

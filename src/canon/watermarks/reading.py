@@ -7,7 +7,7 @@ such a reading is a guess (chance level), so every difference is noted and hande
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -61,11 +61,16 @@ class Reader:
             raise WatermarkError(f"the module has no parameter '{name}'", where=module)
         return self._fit(f"{module}.{name}", value.detach().float().cpu(), shape)
 
-    def activations(self, module: str, images: Tensor, width: int) -> Tensor:
-        """A module's output on these images, averaged over space: images × width, on the CPU."""
+    def activations(self, widths: Mapping[str, int], images: Tensor) -> list[Tensor]:
+        """The modules' outputs on these images, averaged over space: images × width, on the CPU."""
+        for module in widths:
+            self._module(module)
         with torch.no_grad():
-            output = pooled_output(self._model, module, images)
-        return self._fit(f"{module} output", output.float().cpu(), (len(images), width))
+            outputs = pooled_outputs(self._model, widths, images)
+        return [
+            self._fit(f"{module} output", output.float().cpu(), (len(images), width))
+            for (module, width), output in zip(widths.items(), outputs, strict=True)
+        ]
 
     def _module(self, name: str) -> nn.Module:
         try:
@@ -94,30 +99,41 @@ class Reader:
         return fitted
 
 
-def pooled_output(model: nn.Module, module: str, images: Tensor) -> Tensor:
-    """Run the model in evaluation mode and return one module's output, averaged over space.
+def pooled_outputs(model: nn.Module, modules: Iterable[str], images: Tensor) -> list[Tensor]:
+    """Run the model in evaluation mode and return these modules' outputs, averaged over space.
 
     Gradients flow to the model's parameters; its mode is restored.
     """
-    caught: list[Tensor] = []
-    handle = model.get_submodule(module).register_forward_hook(
-        lambda _module, _inputs, output: caught.append(output)
-    )
+    names = list(modules)
+    caught: dict[str, Tensor] = {}
+
+    def catch(name: str) -> torch.utils.hooks.RemovableHandle:
+        return model.get_submodule(name).register_forward_hook(
+            lambda _module, _inputs, output: caught.update({name: spatial_mean(output)})
+        )
+
+    handles = [catch(name) for name in names]
     training = model.training
     try:
         model.eval()
         model(images.to(next(model.parameters()).device))
     finally:
         model.train(training)
-        handle.remove()
-    if not caught:
-        raise WatermarkError("the forward pass does not reach this module", where=module)
-    return spatial_mean(caught[-1])
+        for handle in handles:
+            handle.remove()
+    for name in names:
+        if name not in caught:
+            raise WatermarkError("the forward pass does not reach this module", where=name)
+    return [caught[name] for name in names]
 
 
 def spatial_mean(activation: Tensor) -> Tensor:
-    """Images × channels, averaged over whatever axes follow."""
-    return activation if activation.ndim == 2 else activation.flatten(2).mean(2)
+    """Images × channels, averaged over whatever axes follow; always a new tensor.
+
+    Take it inside a hook: a later in-place operation (`out += identity`, an in-place ReLU) would
+    change the activation itself.
+    """
+    return activation.clone() if activation.ndim == 2 else activation.flatten(2).mean(2)
 
 
 def read_signs(values: Tensor, message: Message, similarity: float | None = None) -> Reading:

@@ -12,8 +12,12 @@ to the message, bank to random bits, BCE), then the host trains with
 `|m − F(w)| < 0.5`.
 
 Deviations:
-- The bank stands in for independently trained models, which would cost a training run each: half
-  of it are Gaussian vectors with the moments of `w`, half are shuffles of `w`, so `F` learns to say
+- Unmarked vectors weigh ten times the own one in the loss of `F`; with less, `F` learns to say the
+  message to anyone. Even so its bits lean the same way on an unmarked model, so chance level spreads
+  wider than independent bits would (about 0.5 ± 0.1).
+- The bank stands in for independently trained models, which would cost a training run each: the
+  starting `w` with more and more noise, so that `F` does not read the message from the model that
+  training began with; Gaussian vectors with the moments of `w`; and shuffles of `w`, so that `F` says
   nothing about a model whose channels lie elsewhere.
 - `w` is centred and scaled by its moments at the start, which the key stores; raw means of hundreds
   of weights are too small for `F` to see. `F` and `D` train with RMSprop at 1e-3 for the short runs
@@ -44,7 +48,9 @@ COVERT_STRENGTH = 0.1
 DETECTOR_STEPS = 5
 EXTRACTOR_STEPS = 20
 HIDDEN = 512
-BANK = 32
+BANK_PART = 16
+NOISIEST = 2.0
+OTHERS = 10
 CLIP = 0.1
 RATE = 1e-3
 
@@ -76,10 +82,8 @@ class Riga(Embedding):
         self.register_buffer("unit", vector.std().clamp(min=1e-12))
         self.extractor = network(len(vector), len(target.message), target.generator)
         self.detector = network(len(vector), 1, target.generator)
+        self.register_buffer("start", self.vector(target.model).detach(), persistent=False)
         self.register_buffer("bits", target.message.tensor(), persistent=False)
-        random_bits = torch.randint(0, 2, (BANK, len(target.message)), generator=target.generator)
-        self.register_buffer("bank_bits", random_bits.float(), persistent=False)
-        self._bank_seed = int(torch.randint(2**62, (1,), generator=target.generator))
 
     def _raw(self, model: nn.Module) -> Tensor:
         return mean_kernels(layer_weight(model, layer) for layer in self.layers)
@@ -89,22 +93,20 @@ class Riga(Embedding):
         return (self._raw(model) - self.get_buffer("centre")) / self.get_buffer("unit")
 
     def _bank(self, vector: Tensor) -> Tensor:
-        """Vectors like those of models without the mark, the same draw every epoch."""
-        generator = torch.Generator().manual_seed(self._bank_seed)
-        gaussian = torch.randn(BANK // 2, len(vector), generator=generator).to(vector.device)
-        shuffles = [
-            vector[torch.randperm(len(vector), generator=generator).to(vector.device)]
-            for _ in range(BANK - BANK // 2)
-        ]
-        return torch.cat([gaussian * vector.std() + vector.mean(), torch.stack(shuffles)])
+        """Vectors like those of models without the mark, freshly drawn."""
+        shape = (BANK_PART, len(vector))
+        amounts = torch.linspace(0, NOISIEST, BANK_PART, device=vector.device)[:, None]
+        near_start = self.get_buffer("start") + amounts * torch.randn(shape, device=vector.device)
+        gaussian = torch.randn(shape, device=vector.device) * vector.std() + vector.mean()
+        order = torch.rand(shape, device=vector.device).argsort(1)
+        return torch.cat([near_start, gaussian, vector[order]])
 
     def before_epoch(self, model: nn.Module) -> None:
         """Five detector steps and twenty extractor steps on the current weights."""
         vector = self.vector(model).detach()
-        bank = self._bank(vector)
         optimizer = torch.optim.RMSprop(self.detector.parameters(), lr=RATE)
         for _ in range(DETECTOR_STEPS):
-            loss = self._covert_score(bank).mean() - self._covert_score(vector)
+            loss = self._covert_score(self._bank(vector)).mean() - self._covert_score(vector)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -112,15 +114,14 @@ class Riga(Embedding):
                 for parameter in self.detector.parameters():
                     parameter.clamp_(-CLIP, CLIP)
         optimizer = torch.optim.RMSprop(self.extractor.parameters(), lr=RATE)
+        bits = self.get_buffer("bits")
         for _ in range(EXTRACTOR_STEPS):
-            own = functional.binary_cross_entropy_with_logits(
-                self.extractor(vector), self.get_buffer("bits")
-            )
-            others = functional.binary_cross_entropy_with_logits(
-                self.extractor(bank), self.get_buffer("bank_bits")
-            )
+            own = functional.binary_cross_entropy_with_logits(self.extractor(vector), bits)
+            bank = self._bank(vector)
+            random_bits = torch.randint(0, 2, (len(bank), len(bits)), device=bits.device).float()
+            others = functional.binary_cross_entropy_with_logits(self.extractor(bank), random_bits)
             optimizer.zero_grad()
-            (own + others).backward()
+            (own + OTHERS * others).backward()
             optimizer.step()
 
     def _covert_score(self, vectors: Tensor) -> Tensor:
