@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from canon.attacks.axes import Axes
 from canon.attacks.log import AttackLog, write_log
 from canon.attacks.noise import Noise
 from canon.attacks.options import AttackOptions, MoreOptions
@@ -18,7 +20,7 @@ from canon.attacks.plan import AttackPlan, count_parameters, make_plan
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
 from canon.graph import ChannelGraph, trace
-from canon.rewrite import replace_tensors
+from canon.rewrite import replace_tensors, resize_kernels
 
 Progress = Callable[[int, int], None]
 """Told how many layers are written, and of how many."""
@@ -90,8 +92,6 @@ def attack_with(
     changed = write_tensors(tensors, plan, generator, progress)
     attacked = replace_tensors(model, changed)
     if plan.kernels:
-        from canon.rewrite import resize_kernels
-
         resize_kernels(attacked, {name: 1 for name in plan.kernels})
     return AttackResult(attacked, write_log(plan, options, size))
 
@@ -109,12 +109,12 @@ def write_tensors(
         for linear in plan.graph.maps
         if any(s.space in plan.spaces for s in (*linear.rows, *(linear.columns or ())))
     ]
-    noise = _noise_for(plan, padded, generator)
+    axes, noise = Axes(plan), _noise_for(plan, padded, generator)
     for done, linear in enumerate(touched, 1):
         if linear.weight not in changed:  # a layer may be called twice
-            changed[linear.weight] = write_weight(padded[linear.weight], linear, plan, noise)
+            changed[linear.weight] = write_weight(padded[linear.weight], linear, axes, noise)
             if linear.bias is not None and any(s.space in plan.spaces for s in linear.rows):
-                changed[linear.bias] = write_bias(tensors[linear.bias], linear, plan)
+                changed[linear.bias] = write_bias(tensors[linear.bias], linear, axes)
         if progress is not None:
             progress(done, len(touched))
     return changed
@@ -140,7 +140,8 @@ def _tensors(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, tensor in tensors.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        # The extremes show it, and are found without a copy.
+        if tensor.is_floating_point() and tensor.numel() and not all(map(math.isfinite, torch.aminmax(tensor))):
             raise UnsupportedModelError(
                 "the tensor holds numbers that are not finite", where=name, hint="Repair or retrain the model first"
             )

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RANGE = 2**16
-"""How far apart windows can begin at least."""
+RANGE = 2**14
+"""Windows of one layer begin within a stretch of at least this length."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,12 @@ class Noise:
         return Noise(torch.randn(size, generator=generator), generator)
 
     def windows(self, length: int, count: int, like: Tensor) -> Windows:
-        """Up to `count` different filters of `length` entries, of the dtype and device of a tensor."""
+        """Up to `count` different filters of up to `length` entries, of the dtype and device of a tensor."""
         reach = max(RANGE, count)
         start = int(torch.randint(self.strip.numel() - length - reach + 1, (), generator=self.generator))
-        part = self.strip[start : start + length + reach].to(like)
         step = reach // max(1, count)
         offsets = torch.arange(count) * step + torch.randint(step, (count,), generator=self.generator)
-        return Windows(part, offsets.to(like.device), length)
+        return Windows(self.strip[start : start + length + reach].to(like), offsets.to(like.device), length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,12 +45,19 @@ class Windows:
     """The filters of one layer."""
 
     part: Tensor
-    offsets: Tensor
-    length: int
+    """The stretch they are windows of."""
 
-    def take(self, which: Tensor, length: int, mean: float, deviation: float) -> Tensor:
-        """Filters by number, cut to `length`, with this mean and deviation: `[len(which), length]`."""
-        scaled = self.part * deviation + mean
-        begins = scaled.numel() - self.length + 1
-        view = scaled.as_strided((begins, length), (1, 1))
-        return view.index_select(0, self.offsets[which.to(self.part.device)])
+    offsets: Tensor
+    """Where each begins."""
+
+    length: int
+    """Entries of the longest."""
+
+    def spread(self, mean: float, deviation: float) -> Windows:
+        """The same filters with this mean and deviation."""
+        return Windows(self.part * deviation + mean, self.offsets, self.length)
+
+    def take(self, which: Tensor, length: int) -> Tensor:
+        """Filters by number, cut to `length`: `[len(which), length]`."""
+        view = self.part.as_strided((self.part.numel() - self.length + 1, length), (1, 1))
+        return view.index_select(0, self.offsets.index_select(0, which))

@@ -7,6 +7,7 @@ allocated.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -182,7 +183,7 @@ def _plan_space(
 
 
 def growing_kernels(graph: ChannelGraph, attacked: frozenset[int]) -> frozenset[str]:
-    """Weights of attacked convolutions whose kernel may grow together with their padding."""
+    """Weights of attacked convolutions, of one layer only, whose kernel may grow together with its padding."""
     allowed, barred = set(), set()
     for linear in graph.maps:
         touched = any(s.space in attacked for s in (*linear.rows, *(linear.columns or ())))
@@ -190,9 +191,10 @@ def growing_kernels(graph: ChannelGraph, attacked: frozenset[int]) -> frozenset[
     for space in graph.spaces:
         for stage in space.stages:
             if stage.kind == "depthwise":
-                grows = space.id in attacked and getattr(stage, "cropping", None) is not None
+                grows = space.id in attacked and stage.cropping is not None
                 (allowed if grows else barred).add(stage.params["weight"])
-    return frozenset(allowed - barred)
+    names = Counter(graph.aliases.values())
+    return frozenset(name for name in allowed - barred if names[name] == 1)
 
 
 def count_parameters(plan: AttackPlan, shapes: Mapping[str, tuple[int, ...]]) -> int:

@@ -36,7 +36,7 @@ def names() -> tuple[str, ...]:
 
 def get(name: str) -> Primitive:
     """The primitive of this name."""
-    targets = _targets()
+    targets = _BUILT_IN if name in _BUILT_IN else _targets()  # looking for plugins takes time
     if name not in targets:
         raise AttackError(f"no attack '{name}'", hint=f"Known: {', '.join((*targets, *MIX))}")
     module, _, attribute = targets[name].partition(":")
