@@ -21,11 +21,10 @@ def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites
     """The tensors that change, by first name. Nothing given is modified."""
     changed: dict[str, Tensor] = {}
     for linear in graph.maps:
-        if linear.weight in changed:
-            continue  # a layer that is called twice
         rows = any(s.space in rewrites for s in linear.rows)
         columns = any(s.space in rewrites for s in linear.columns or ())
-        if rows or columns:
+        # A layer that is called twice, or a weight that two layers share, is rewritten once.
+        if (rows or columns) and linear.weight not in changed:
             weight = tensors[linear.weight]
             if rows:
                 weight = rewrite_rows(weight, linear.rows, rewrites, linear.row_axis)

@@ -31,7 +31,8 @@ def mul(state: State, call: Call, x: Any, y: Any, rounding_mode: str | None = No
     if rounding_mode is not None:
         state.pin_value([x, y], "division with rounding")
         return None
-    if _kind(call) == "div" and isinstance(y, Value) and (y.layout is not None or y.param is not None):
+    tensors = isinstance(x, Value) and isinstance(y, Value)
+    if _kind(call) == "div" and tensors and (y.layout is not None or y.param is not None):
         state.pin_value([x, y], "division by a tensor")
         return None
     return _binary(state, call, x, y)

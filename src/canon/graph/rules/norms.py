@@ -79,6 +79,10 @@ def instance_norm(
     """Each channel normalised by its own statistics; ε lets no scale pass exactly."""
     if x.layout is None:
         return None
+    if call.layer and weight is None and running_mean is None:
+        # The layer keeps its width in an attribute, and no tensor would bring that up to date.
+        state.pin(x.layout.parts, "instance norm without tensors")
+        return None
     if not use_input_stats:
         return _running_norm(state, x, running_mean, running_var, weight, bias, eps)
     return _per_channel(state, x, weight, bias, float(eps))
