@@ -10,7 +10,7 @@ convolution weights. Every batch sums the task loss over both paths and adds
 `private_accuracy` runs the task with the passports.
 
 Defaults: the last eight convolutions that feed a norm; a 64-bit message, repeated over the channels;
-passports uniform in [−1, 1] with 8×8 cells.
+passports uniform in [−1, 1] with 4×4 cells.
 
 Deviations: the private path has running statistics of its own. Shared ones, as published, average
 two different distributions and cost the shipped model accuracy. Passports from images of a

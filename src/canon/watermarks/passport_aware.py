@@ -10,7 +10,7 @@ outside of the shipped model.
 
 Defaults: a passport on every convolution that feeds a norm. The private path runs through the whole
 network, so every Conv and Linear layer counts as watermark-bearing. 128 bits, repeated over the
-channels; passports uniform in [−1, 1] with 8×8 cells.
+channels; passports uniform in [−1, 1] with 4×4 cells.
 
 Input order and scale matter, and output order.
 """

@@ -28,7 +28,7 @@ from canon.watermarks.reading import Reader, Reading, read_signs, sign_agreement
 
 SIGN_STRENGTH = 0.1
 SCALE_DECAY = 1e-5
-PASSPORT_SIZE = 8
+PASSPORT_SIZE = 4
 
 
 def mean_patch(passport: Tensor, convolution: nn.Conv2d) -> Tensor:

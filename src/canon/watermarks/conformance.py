@@ -1,0 +1,218 @@
+"""A suite that any scheme can be held against, Canon's own and a third party's.
+
+    from canon.watermarks.conformance import Trial, check
+
+    def test_my_scheme() -> None:
+        check(Trial(MyScheme(), model, dataset, wider))
+
+Every check raises `ConformanceError`, which names the promise that was broken.
+"""
+
+from __future__ import annotations
+
+import copy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from canon.errors import CanonError, KeyFileError, WatermarkError
+from canon.watermarks.data import Dataset
+from canon.watermarks.interface import EmbedResult, Scheme
+from canon.watermarks.key import load_key
+from canon.watermarks.layers import weighted_layers
+from canon.watermarks.message import Message
+from canon.watermarks.train import TrainOptions
+
+
+class ConformanceError(CanonError):
+    """A scheme does not keep one of the promises of the interface."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A scheme, and what to try it on."""
+
+    scheme: Scheme
+    """The scheme on trial."""
+    model: nn.Module
+    """An untrained model, left as it is."""
+    dataset: Dataset
+    """Enough images to learn something."""
+    wider: nn.Module
+    """The same architecture with more channels in every hidden layer, as obfuscation leaves it."""
+    options: TrainOptions = field(default_factory=TrainOptions)
+    """How to train."""
+    message: Message = field(default_factory=lambda: Message.random(seed=1))
+    """What to embed."""
+    least_similarity: float = 1.0
+    """Similarity that the marked model must reach."""
+    chance: float = 0.13
+    """How far from 0.5 an unmarked model or a wrong key may read."""
+
+
+def check(trial: Trial) -> EmbedResult:
+    """Run every check; returns the marked model and its key for further tests."""
+    before = copy.deepcopy(trial.model.state_dict())
+    result = trial.scheme.embed(
+        trial.model, trial.dataset, message=trial.message, seed=1, options=trial.options
+    )
+    _require(_same(before, trial.model.state_dict()), "embed changed the model it was given")
+    for promise in (
+        _ships_an_ordinary_model,
+        _reads_its_message,
+        _survives_a_file_and_a_new_process,
+        _reads_chance_without_the_mark,
+        _reads_chance_with_a_wrong_key,
+        _is_defined_on_other_shapes,
+        _refuses_what_it_must,
+    ):
+        promise(trial, result)
+    return result
+
+
+def _ships_an_ordinary_model(trial: Trial, result: EmbedResult) -> None:
+    _require(not result.model.training, "the shipped model is in training mode")
+    _require(
+        list(result.model.state_dict()) == list(trial.model.state_dict()),
+        "the shipped model has other parameters than the one that was given",
+    )
+    kinds = [type(module) for module in result.model.modules()]
+    _require(
+        kinds == [type(module) for module in trial.model.modules()],
+        "the shipped model has other modules than the one that was given",
+    )
+    hooked = [
+        name
+        for name, module in result.model.named_modules()
+        if module._forward_hooks or module._forward_pre_hooks
+    ]
+    _require(not hooked, f"hooks were left on {', '.join(hooked)}")
+    layers = weighted_layers(result.model)
+    _require(
+        bool(result.key.layers) and all(layer in layers for layer in result.key.layers),
+        "the key does not name Conv2d or Linear layers of the model",
+    )
+
+
+def _reads_its_message(trial: Trial, result: EmbedResult) -> None:
+    found = trial.scheme.extract(result.model, result.key)
+    _require(
+        found.similarity >= trial.least_similarity,
+        f"similarity {found.similarity:.4f} on the marked model is below {trial.least_similarity}",
+    )
+    _require(result.key.message == trial.message, "the key holds another message")
+    _require(not found.shape_mismatch, "a shape mismatch is reported on the marked model itself")
+    again = trial.scheme.extract(result.model, result.key)
+    _require(again.bits == found.bits, "reading twice gives two results")
+
+
+def _survives_a_file_and_a_new_process(trial: Trial, result: EmbedResult) -> None:
+    expected = trial.scheme.extract(result.model, result.key)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "key.safetensors"
+        result.key.save(path)
+        read = trial.scheme.extract(result.model, load_key(path))
+        # Not the margin: where a tensor lies in memory may change the last digit of a product.
+        _require(
+            (read.bits, read.similarity) == (expected.bits, expected.similarity),
+            "the key reads otherwise after it was saved and loaded",
+        )
+        code = (
+            "import sys; from canon.watermarks import load_key;"
+            "key = load_key(sys.argv[1]); print(key.message.hex, len(key.message), *key.layers)"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+        )
+    message = result.key.message
+    line = " ".join([message.hex, str(len(message)), *result.key.layers])
+    _require(run.stdout.strip() == line, f"a new process reads another key: {run.stderr.strip()}")
+
+
+def _reads_chance_without_the_mark(trial: Trial, result: EmbedResult) -> None:
+    stranger = copy.deepcopy(trial.model)
+    generator = torch.Generator().manual_seed(99)
+    with torch.no_grad():
+        for parameter in stranger.parameters():
+            order = torch.randperm(parameter.numel(), generator=generator)
+            parameter.copy_(parameter.flatten()[order].view_as(parameter))
+    _require_chance(trial, trial.scheme.similarity(stranger, result.key), "an unmarked model")
+
+
+def _reads_chance_with_a_wrong_key(trial: Trial, result: EmbedResult) -> None:
+    wrong = trial.scheme.draw_key(
+        trial.model,
+        trial.dataset,
+        message=Message.random(seed=7, bits=len(trial.message)),
+        seed=7,
+    )
+    _require_chance(trial, trial.scheme.similarity(result.model, wrong), "a wrong key")
+
+
+def _is_defined_on_other_shapes(trial: Trial, result: EmbedResult) -> None:
+    try:
+        found = trial.scheme.extract(trial.wider, result.key)
+    except (RuntimeError, IndexError) as error:
+        raise ConformanceError(
+            f"reading a wider model fails: {error}",
+            hint="Read weights and activations through the Reader, with the key's shapes.",
+        ) from error
+    _require(bool(found.shape_mismatch), "other widths are not reported as a shape mismatch")
+    _require_chance(trial, found.similarity, "a wider, unmarked model")
+
+
+def _refuses_what_it_must(trial: Trial, result: EmbedResult) -> None:
+    scheme, model, dataset = trial.scheme, trial.model, trial.dataset
+    images = dataset.images_at(dataset.train_images[:2], "cpu")
+    capacity = scheme.capacity(model, result.key.layers, images)
+    too_long = Message.random(seed=1, bits=8 * (capacity // 8 + 1))
+    _require_error(
+        WatermarkError,
+        lambda: scheme.draw_key(model, dataset, layers=["no.such.layer"]),
+        "a layer that does not exist",
+    )
+    _require_error(
+        WatermarkError,
+        lambda: scheme.draw_key(model, dataset, message=too_long),
+        "a message longer than the capacity",
+    )
+    _require_error(
+        KeyFileError,
+        lambda: scheme.extract(model, replace(result.key, scheme="another")),
+        "a key of another scheme",
+    )
+    _require_error(
+        KeyFileError,
+        lambda: scheme.extract(model, replace(result.key, architecture="another")),
+        "a key for another architecture",
+    )
+
+
+def _require(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ConformanceError(otherwise)
+
+
+def _require_chance(trial: Trial, similarity: float, what: str) -> None:
+    _require(
+        abs(similarity - 0.5) <= trial.chance,
+        f"{what} reads a similarity of {similarity:.4f}, not 0.5 ± {trial.chance}",
+    )
+
+
+def _require_error(kind: type[CanonError], call: Callable[[], object], what: str) -> None:
+    try:
+        call()
+    except kind:
+        return
+    raise ConformanceError(f"{what} is accepted", hint=f"Raise {kind.__name__}.")
+
+
+def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, second[name]) for name, value in first.items())

@@ -1,0 +1,86 @@
+"""All schemes keep the interface's promises; the suite itself can fail."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from canon import watermarks
+from canon.watermarks import Embedding, Key, Message, Reader, Reading, Scheme, Target
+from canon.watermarks.conformance import ConformanceError, Trial, check
+from tests.watermarks.small import QUICK, small_digits, small_net
+
+
+def trial(scheme: Scheme, bits: int = 64) -> Trial:
+    return Trial(
+        scheme,
+        small_net(),
+        small_digits(),
+        small_net(seed=3, extra=7),
+        options=QUICK,
+        message=Message.random(seed=1, bits=bits),
+        least_similarity=0.95 if scheme.name == "riga21" else 1.0,
+        # 64 bits are fewer than the 128 for which the usual band is meant.
+        chance=0.2,
+    )
+
+
+@pytest.mark.parametrize("name", watermarks.names())
+def test_every_scheme_conforms(name: str) -> None:
+    torch.set_num_threads(1)
+    check(trial(watermarks.get(name)))
+
+
+class Careless(Scheme):
+    """Reads a constant, whatever the key and the model."""
+
+    name: ClassVar[str] = "careless"
+    reference: ClassVar[str] = "none"
+    settled_margin: ClassVar[float] = 0.0
+    says: ClassVar[float] = 1.0
+
+    def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
+        return ("conv3",)
+
+    def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
+        return 1_000
+
+    def prepare(self, target: Target) -> Embedding:
+        return Embedding()
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        return Reading(key.message.signs(), margin=1.0, similarity=self.says)
+
+
+class Forgetful(Careless):
+    """Never reads its message."""
+
+    name: ClassVar[str] = "forgetful"
+    says: ClassVar[float] = 0.5
+
+
+class Meddling(Careless):
+    """Leaves a hook on the shipped model."""
+
+    name: ClassVar[str] = "meddling"
+
+    def prepare(self, target: Target) -> Embedding:
+        target.model.get_submodule("conv3").register_forward_hook(lambda *_: None)
+        return Embedding()
+
+
+@pytest.mark.parametrize(
+    ("scheme", "complaint"),
+    [
+        (Careless(), "an unmarked model reads a similarity of 1.0000"),
+        (Forgetful(), "similarity 0.5000 on the marked model"),
+        (Meddling(), "hooks were left on conv3"),
+    ],
+    ids=lambda value: value.name if isinstance(value, Scheme) else None,
+)
+def test_the_suite_can_fail(scheme: Scheme, complaint: str) -> None:
+    with pytest.raises(ConformanceError, match=complaint):
+        check(trial(scheme))
