@@ -11,6 +11,10 @@ from torch import Tensor
 from canon.graph import LinearMap
 from canon.rewrite import SpaceRewrite
 from canon.rewrite.tensors import column_transform
+from canon.transforms import ChannelTransform
+
+PIECE = 1 << 21
+"""Weights converted to float64 at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,60 +59,69 @@ def merge_layer(
         spread: Per column before: how far the channel is from the leader of its class.
         floor: A sum this small against what was added up is zero whatever the spread.
     """
-    rows = weight.detach().index_select(linear.row_axis, kept_rows(linear, rewrites).to(weight.device))
+    index = kept_rows(linear, rewrites)
+    rows = weight.detach()
+    if index.numel() != weight.shape[linear.row_axis]:
+        rows = rows.index_select(linear.row_axis, index.to(weight.device))
     rows = rows.movedim((linear.row_axis, linear.column_axis), (0, 1))
-    groups, inputs = linear.groups, rows.shape[1]
-    # columns first: C_in x rows/groups x kernel
-    folded = rows.reshape(groups, rows.shape[0] // groups, inputs, -1).transpose(1, 2)
-    folded = folded.reshape(groups * inputs, rows.shape[0] // groups, -1)
-    touched = any(s.space in rewrites for s in linear.columns or ())
-    if not touched:
-        result, ratio = folded, torch.zeros(folded.shape[0], dtype=torch.float64)
+    rows = rows.reshape(rows.shape[0], rows.shape[1], -1)
+    groups, (count, inputs, kernel) = linear.groups, rows.shape
+    if not any(s.space in rewrites for s in linear.columns or ()):
+        result = rows.view(groups, count // groups, inputs, kernel)
+        ratio = torch.zeros(groups * inputs, dtype=torch.float64)
+        return Merged(result, (result != 0).any(-1), ratio)
+    transform = column_transform(linear, rewrites)
+    if groups == 1:
+        result, ratio = _merge_columns(rows, transform, spread, floor)
+        result = result[None]
     else:
-        result, ratio = _merge_columns(folded, linear, rewrites, spread, floor)
-    kernel = folded.shape[-1]
-    result = result.view(groups, -1, rows.shape[0] // groups, kernel).transpose(1, 2)
+        # Fold the groups into the input axis: rows/groups x C_in x kernel.
+        folded = rows.view(groups, count // groups, inputs, kernel).transpose(0, 1)
+        folded = folded.reshape(count // groups, groups * inputs, kernel)
+        result, ratio = _merge_columns(folded, transform, spread, floor)
+        result = result.view(count // groups, groups, -1, kernel).transpose(0, 1)
     return Merged(result, (result != 0).any(-1), ratio)
 
 
 def _merge_columns(
-    folded: Tensor,
-    linear: LinearMap,
-    rewrites: Mapping[int, SpaceRewrite],
-    spread: Tensor,
-    floor: float,
+    rows: Tensor, transform: ChannelTransform, spread: Tensor, floor: float
 ) -> tuple[Tensor, Tensor]:
-    transform = column_transform(linear, rewrites)
-    device = folded.device
+    """Add up the columns of each class; a sum that is small against what was added up is zero."""
+    device = rows.device
     count = torch.bincount(transform.columns, minlength=transform.after)
     several = count[transform.columns] > 1
-    result = torch.zeros(transform.after, *folded.shape[1:], dtype=folded.dtype, device=device)
+    result = torch.zeros(
+        rows.shape[0], transform.after, rows.shape[2], dtype=rows.dtype, device=device
+    )
     ratio = torch.zeros(transform.after, dtype=torch.float64)
     single = ~several
-    rows, columns = transform.rows[single].to(device), transform.columns[single].to(device)
-    picked = folded.index_select(0, rows)
+    picked = rows.index_select(1, transform.rows[single].to(device))
     values = transform.values[single]
     if not bool((values == 1).all()):
-        picked = (picked.double() * values.to(device)[:, None, None]).to(folded.dtype)
-    result.index_copy_(0, columns, picked)
-    if bool(several.any()):
-        targets, local = torch.unique(transform.columns[several], return_inverse=True)
-        factor = transform.values[several].to(device)
-        rows = transform.rows[several]
-        picked = folded.index_select(0, rows.to(device)).double() * factor[:, None, None]
-        local = local.to(device)
-        shape = (targets.numel(), *folded.shape[1:])
-        total = torch.zeros(shape, dtype=torch.float64, device=device).index_add_(0, local, picked)
-        mass = torch.zeros(shape[:2], dtype=torch.float64, device=device)
-        mass.index_add_(0, local, picked.norm(dim=-1))
-        widest = torch.zeros(targets.numel(), dtype=torch.float64)
-        widest.scatter_reduce_(0, local.cpu(), spread[rows], "amax")
-        limit = (8 * widest).clamp(min=floor, max=0.02).to(device)
+        picked = (picked.double() * values.to(device)[:, None]).to(rows.dtype)
+    result.index_copy_(1, transform.columns[single].to(device), picked)
+    if not bool(several.any()):
+        return result, ratio
+    targets, local = torch.unique(transform.columns[several], return_inverse=True)
+    members = transform.rows[several]
+    factor = transform.values[several].to(device)[:, None]
+    widest = torch.zeros(targets.numel(), dtype=torch.float64)
+    widest.scatter_reduce_(0, local, spread[members], "amax")
+    limit = (8 * widest).clamp(min=floor, max=0.02).to(device)
+    members, local, targets = members.to(device), local.to(device), targets.to(device)
+    largest = torch.zeros(targets.numel(), dtype=torch.float64, device=device)
+    step = max(1, PIECE // max(1, members.numel() * rows.shape[2]))
+    for start in range(0, rows.shape[0], step):
+        piece = rows[start : start + step].index_select(1, members).double() * factor
+        shape = (piece.shape[0], targets.numel(), piece.shape[2])
+        total = piece.new_zeros(shape).index_add_(1, local, piece)
+        mass = piece.new_zeros(shape[:2]).index_add_(1, local, piece.norm(dim=-1))
         share = total.norm(dim=-1) / torch.where(mass > 0, mass, 1.0)
-        zero = share <= limit[:, None]
-        total = torch.where(zero[..., None], torch.zeros_like(total), total)
-        result.index_copy_(0, targets.to(device), total.to(folded.dtype))
-        ratio[targets] = torch.where(zero, share, 0.0).amax(dim=1).cpu()
+        zero = share <= limit
+        total = total.masked_fill_(zero[..., None], 0)
+        result[start : start + step].index_copy_(1, targets, total.to(rows.dtype))
+        largest = torch.maximum(largest, torch.where(zero, share, 0.0).amax(dim=0))
+    ratio[targets.cpu()] = largest.cpu()
     return result, ratio
 
 

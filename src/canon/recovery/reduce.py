@@ -89,12 +89,12 @@ class _Attempt:
     ) -> None:
         self.graph, self.tensors, self.protect = graph, tensors, protect
         self.classes = {s.id: _unmerge(classes[s.id], protect[s.id]) for s in graph.spaces}
-        self.leaders = {
-            s.id: _leaders(self.classes[s.id]) for s in graph.spaces
-        }
-        self.merges = {s.id: self._merge_of(s) for s in graph.spaces if not s.pins}
-        self.merges = {k: v for k, v in self.merges.items() if v is not None}
-        rewrites = {k: v for k, v in self.merges.items() if v is not None}
+        self.leaders, self.filler = {}, {}
+        for space in graph.spaces:
+            slots = _slots(self.classes[space.id], space)
+            self.leaders[space.id], self.filler[space.id] = slots
+        merges = {s.id: self._merge_of(s) for s in graph.spaces if not s.pins}
+        rewrites = {k: v for k, v in merges.items() if v is not None}
         self.merged: dict[int, Merged] = {}
         by_weight: dict[str, Merged] = {}
         for index, linear in enumerate(graph.maps):
@@ -107,7 +107,6 @@ class _Attempt:
                     32 * tolerance.rounding,
                 )
             self.merged[index] = by_weight[linear.weight]
-        self.rewrites = rewrites
         counts = {s.id: self.leaders[s.id].numel() for s in graph.spaces}
         guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
         self.folds = plan_folds(graph, tensors, self.classes, self.leaders, self.merged, guarded)
@@ -116,10 +115,11 @@ class _Attempt:
 
     def _merge_of(self, space: Space) -> SpaceRewrite | None:
         classes, keep = self.classes[space.id], self.leaders[space.id]
-        if keep.numel() == space.width:
+        if keep.numel() == space.width and not bool(self.filler[space.id].any()):
             return None
         place = torch.full((space.width,), -1, dtype=torch.int64)
-        place[keep] = torch.arange(keep.numel())
+        real = ~self.filler[space.id]
+        place[keep[real]] = torch.arange(keep.numel())[real]
         into = torch.where(classes.null, -1, place[classes.leader])
         return SpaceRewrite.merge(keep, into, classes.factors)
 
@@ -190,7 +190,7 @@ class _Attempt:
     def _outcome(self, space: Space) -> SpaceOutcome:
         leaders, live = self.leaders[space.id], self.live[space.id]
         dead = torch.zeros(space.width, dtype=torch.bool)
-        dead[leaders[~live]] = True
+        dead[leaders[~live & ~self.filler[space.id]]] = True
         folded = torch.zeros(space.width, dtype=torch.bool)
         if space.id in self.folds.spaces:
             folded[leaders[self.folds.spaces[space.id]]] = True
@@ -278,9 +278,23 @@ class _Attempt:
         return result
 
 
-def _leaders(classes: Classes) -> Tensor:
-    everyone = torch.arange(classes.leader.numel())
-    return everyone[(classes.leader == everyone) & ~classes.null]
+def _slots(classes: Classes, space: Space) -> tuple[Tensor, Tensor]:
+    """The channels that lead a class, block by block, and which of them only fill up.
+
+    Blocks of a grouped space must be equally wide even before the dead are gone, so the shorter ones are filled up with
+    channels that nothing is merged into: their columns are zero, and they die.
+    """
+    everyone = torch.arange(space.width)
+    leads = (classes.leader == everyone) & ~classes.null
+    if space.groups == 1:
+        slots = everyone[leads]
+        return slots, torch.zeros(slots.numel(), dtype=torch.bool)
+    by_block = leads.view(space.groups, -1)
+    count = int(by_block.sum(dim=1).max())
+    # Leaders first, each kind in order; then the chosen slots in channel order again.
+    first = torch.argsort(~by_block, dim=1, stable=True)[:, :count].sort(dim=1).values
+    slots = (first + torch.arange(space.groups)[:, None] * by_block.shape[1]).flatten()
+    return slots, ~leads[slots]
 
 
 def _unmerge(classes: Classes, protected: Tensor) -> Classes:
