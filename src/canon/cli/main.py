@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from canon._version import __version__
 from canon.cli.exit_codes import ExitCode
+from canon.cli.inspect import inspect
 from canon.errors import CanonError
 
 
@@ -74,6 +75,9 @@ def _globals(
     """
     context.ensure_object(Session).debug = debug
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(name)s: %(message)s")
+
+
+app.command()(inspect)
 
 
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:

@@ -6,8 +6,10 @@ rules then treat them as written in, and pin where it matters.
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -29,7 +31,7 @@ _NORMS = {
 def export_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
     """Walk the forward pass with torch.export."""
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _quiet():
             program = torch.export.export(model, example, strict=False)
     except Exception as error:
         message = str(error).strip().splitlines()
@@ -50,6 +52,8 @@ def export_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, 
         elif node.target is operator.getitem:
             environment.note(node, "getitem", False)
             environment.set(node, args[0][args[1]])
+        elif node.target is torch.ops.aten._assert_tensor_metadata.default:
+            environment.set(node, None)  # says what dtype and device are, never how many channels
         elif node.op != "call_function" or not (has_tensor(out) or values_in((args, kwargs))):
             environment.set(node, fixed(out))
         else:
@@ -60,6 +64,18 @@ def export_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, 
                 environment.attach(node, value, in_place)
 
             yield step, attach
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """A failure is reported once, by us; torch would log its traceback as well."""
+    noisy = logging.getLogger("torch._subclasses.fake_tensor")
+    level = noisy.level
+    noisy.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        noisy.setLevel(level)
 
 
 def _step(

@@ -11,8 +11,8 @@ from canon.graph.values import Layout, Parts, Value, extents_in, shape_of
 
 VIEWS = frozenset(
     "getitem slice select narrow flatten reshape view unflatten _unsafe_view squeeze unsqueeze expand expand_as "
-    "squeeze_ unsqueeze_ permute transpose movedim swapaxes swapdims moveaxis t transpose_ chunk split split_with_sizes "
-    "tensor_split unbind".split()
+    "squeeze_ unsqueeze_ permute transpose movedim swapaxes swapdims moveaxis t transpose_ chunk split "
+    "split_with_sizes tensor_split unbind".split()
 )
 """Operations whose result may share the memory of their operand."""
 
