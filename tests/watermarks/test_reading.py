@@ -65,11 +65,11 @@ def test_pairs_are_found_by_what_flows() -> None:
     assert pairs == {"conv": "norm"}
 
 
-@pytest.mark.parametrize("options", [{}, {"padding": 1}, {"stride": 2, "padding": 1}, {"dilation": 2}])
-def test_mean_patch_is_the_mean_of_the_convolution(options: dict[str, int]) -> None:
+@pytest.mark.parametrize(("stride", "padding", "dilation"), [(1, 0, 1), (1, 1, 1), (2, 1, 1), (1, 0, 2)])
+def test_mean_patch_is_the_mean_of_the_convolution(stride: int, padding: int, dilation: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        convolution = nn.Conv2d(5, 7, 3, bias=False, **options)
+        convolution = nn.Conv2d(5, 7, 3, stride, padding, dilation, bias=False)
         passport = torch.randn(1, 5, 8, 8)
     with torch.no_grad():
         expected = convolution(passport).mean((0, 2, 3))

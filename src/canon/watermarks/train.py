@@ -36,7 +36,7 @@ class TrainOptions:
     """Learning rate before it falls."""
     weight_decay: float = 5e-4
     """Weight decay of either optimiser."""
-    cooldown: int = 2
+    cooldown: int = 3
     """Epochs over which the learning rate falls to zero at the end."""
     accuracy_goal: float = 0.98
     """Training accuracy of one epoch from which the task counts as learned."""

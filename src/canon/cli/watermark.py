@@ -1,0 +1,195 @@
+"""`canon watermark`: embed a message into a model, read it back, show what a key holds."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from canon._files import atomic_path, check_output
+from canon.cli.console import Talker
+from canon.cli.exit_codes import ExitCode
+from canon.cli.options import AsJson, Device, Force, Seed, parse_device
+from canon.errors import FileFormatError, MissingExtraError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from canon.watermarks import Extraction
+
+app = typer.Typer(no_args_is_help=True, help="Embed watermarks, read them, and look into keys.")
+
+SchemeName = Annotated[str, typer.Argument(metavar="SCHEME", help="A scheme, such as uchida17.")]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A torchvision or timm model name.")]
+Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", exists=True, dir_okay=False, help="A safetensors file.")]
+KeyFile = Annotated[Path, typer.Option("--key", "-k", dir_okay=False, help="The owner's key file.")]
+ModelFile = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the marked weights.")]
+MessageText = Annotated[
+    str | None, typer.Option("--message", "-m", help="A text, hex:DIGITS or random:SEED; default: random by the seed.")
+]
+Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to mark; repeat it for more.")]
+DatasetName = Annotated[str, typer.Option("--dataset", help="digits, mnist, cifar10 or cifar100.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the dataset lies, for all but digits.")]
+Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train.")]
+ShownKey = Annotated[
+    Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")
+]
+Classes = Annotated[int, typer.Option("--classes", min=1, help="Outputs of the model.")]
+
+
+@app.command()
+def embed(
+    scheme: SchemeName,
+    model: ModelName,
+    out: ModelFile,
+    key: KeyFile,
+    message: MessageText = None,
+    layer: Layers = None,
+    dataset: DatasetName = "digits",
+    data: DataFolder = None,
+    epochs: Epochs = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train MODEL so that it carries a message, and write its weights and the key.
+
+    Exit status 3 means that training ended before the message was in; nothing is written then.
+    """
+    from canon import watermarks, zoo
+
+    talker = Talker(as_json)
+    chosen = watermarks.get(scheme)
+    for target in (out, key):
+        check_output(target, force=force)
+    images = zoo.dataset(dataset, data)
+    size = zoo.input_size(model)
+    options = watermarks.TrainOptions(device=str(parse_device(device)))
+    if epochs is not None:
+        options = watermarks.TrainOptions(
+            device=options.device, epochs=epochs, cooldown=min(options.cooldown, epochs)
+        )
+    result = chosen.embed(
+        zoo.model(model, classes=images.classes, seed=seed),
+        images if size == zoo.DEFAULT_SIZE else images.resized(size),
+        message=message,
+        seed=seed,
+        layers=layer or None,
+        options=options,
+        progress=lambda epoch: talker.note(
+            f"epoch {epoch.epoch}: loss {epoch.loss:.3f}, accuracy {epoch.accuracy:.3f}, "
+            f"similarity {epoch.similarity:.3f}, {epoch.seconds:.1f} s"
+        ),
+    )
+    if result.extraction.margin <= 0:
+        talker.note("the message is not in; train longer or with another seed")
+        raise typer.Exit(ExitCode.INCONCLUSIVE)
+    with atomic_path(out, force=force) as path:
+        _save_weights(result.model, path)
+    with atomic_path(key, force=force) as path:
+        result.key.save(path)
+    accuracy = watermarks.accuracy(result.model, images if size == zoo.DEFAULT_SIZE else images.resized(size))
+    document = _document(result.extraction) | {
+        "accuracy": accuracy,
+        "epochs": len(result.history),
+        "seconds": result.seconds,
+        "layers": result.key.layers,
+        "weights": out,
+        "key": key,
+    }
+    talker.result(document, Text(f"{_sentence(result.extraction)}\ntest accuracy {accuracy:.4f}, {out}, key {key}"))
+
+
+@app.command()
+def extract(
+    model: ModelName,
+    weights: Weights,
+    key: KeyFile,
+    classes: Classes = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Read the message of a key out of WEIGHTS, a file for the architecture MODEL.
+
+    This reports what is there and judges nothing: it exits with 0 however many bits are right.
+    """
+    from canon import watermarks, zoo
+
+    owner = watermarks.load_key(key)
+    network = zoo.model(model, classes=classes)
+    _load_weights(network, weights)
+    found = watermarks.get(owner.scheme).extract(network, owner)
+    Talker(as_json).result(_document(found), Text(_sentence(found)))
+
+
+@app.command()
+def show(
+    key: ShownKey = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a key holds, or the schemes that there are."""
+    from canon import watermarks
+
+    talker = Talker(as_json)
+    if key is None:
+        schemes = {name: watermarks.get(name).reference for name in watermarks.names()}
+        width = max(map(len, schemes))
+        talker.result(schemes, Text("\n".join(f"{name:{width}}  {paper}" for name, paper in schemes.items())))
+        return
+    owner = watermarks.load_key(key)
+    document = {
+        "scheme": owner.scheme,
+        "bits": len(owner.message),
+        "message": owner.message.text or f"hex:{owner.message.hex}",
+        "architecture": owner.architecture,
+        "layers": owner.shapes,
+        "tensors": {name: tuple(value.shape) for name, value in owner.tensors.items()},
+    }
+    lines = [f"{name}: {value}" for name, value in document.items() if name not in ("layers", "tensors")]
+    lines += [f"layer {name}: {'×'.join(map(str, shape))}" for name, shape in owner.shapes.items()]
+    talker.result(document, Text("\n".join(lines)))
+
+
+def _document(found: Extraction) -> dict[str, Any]:
+    """An extraction for a program."""
+    values = asdict(found)
+    values["bits"] = "".join(map(str, found.bits))
+    values["expected"] = "".join(map(str, found.expected))
+    return values | {"matched": found.matched, "total": found.total}
+
+
+def _sentence(found: Extraction) -> str:
+    """An extraction for a person."""
+    lines = [f"{found.scheme}: similarity {found.similarity:.4f}, {found.matched} of {found.total} bits"]
+    lines += [f"{name}: {value}" for name, value in found.details.items()]
+    if found.shape_mismatch:
+        lines.append("other shapes than the key expects, so this is chance level; recover the model first:")
+        lines += [f"  {reason}" for reason in found.shape_mismatch]
+    return "\n".join(lines)
+
+
+def _save_weights(model: nn.Module, path: Path) -> None:
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    _safetensors().save_file(state, str(path))
+
+
+def _load_weights(model: nn.Module, path: Path) -> None:
+    try:
+        model.load_state_dict(_safetensors().load_file(str(path)))
+    except Exception as error:  # a damaged file, other names, other shapes
+        raise FileFormatError(
+            f"the weights do not fit this architecture: {str(error).splitlines()[0]}",
+            where=str(path),
+            hint="Name the architecture they were saved from; an obfuscated file must be recovered first",
+        ) from error
+
+
+def _safetensors() -> Any:
+    try:
+        import safetensors.torch
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("safetensors", "io") from error
+    return safetensors.torch
