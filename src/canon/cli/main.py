@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from canon._version import __version__
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import inspect
+from canon.cli.watermark import app as watermark
 from canon.errors import CanonError
 
 
@@ -78,6 +79,7 @@ def _globals(
 
 
 app.command()(inspect)
+app.add_typer(watermark, name="watermark")
 
 
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:
