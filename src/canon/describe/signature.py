@@ -120,7 +120,7 @@ class _Walk:
         offset, mass = self.offset[point], self.mass[point]
         tap = self.graph.taps[point]
         scale = self.magnitude.get(tap)
-        if scale is None or not bool((offset != 0).any()):
+        if scale is None:
             return
         sign = torch.sign(self.signature.scales[tap])
         usable = scale > 0
