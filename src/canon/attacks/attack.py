@@ -92,7 +92,7 @@ def attack_with(
     changed = write_tensors(tensors, plan, generator, progress)
     attacked = replace_tensors(model, changed)
     if plan.kernels:
-        resize_kernels(attacked, {name: 1 for name in plan.kernels})
+        resize_kernels(attacked, dict.fromkeys(plan.kernels, 1))
     return AttackResult(attacked, write_log(plan, options, size))
 
 

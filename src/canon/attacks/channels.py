@@ -1,8 +1,8 @@
 """Channels: what every channel of a space is, while primitives add to them. Symbols only; no weight is touched.
 
-A space is cut into `G` blocks of equal width (one block unless a grouped convolution reads or makes it), and all tensors
-here have the shape `[G, width of a block]`. Everything a primitive does is said in three words: `append` dummies,
-`split` a channel, `reorder`.
+A space is cut into `G` blocks of equal width (one block unless a grouped convolution reads or makes it), and all
+tensors here have the shape `[G, width of a block]`. Everything a primitive does is said in three words: `append`
+dummies, `split` a channel, `reorder`.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Channels:
     """The channels of one space, in order.
 
     >>> two = Channels.of(4, groups=2)
-    >>> two.append(Kind.CLIQUE, 3).split(0, torch.tensor([0.5, 0.5])).width
-    16
+    >>> two.append(Kind.CLIQUE, 3).split(0, 1).width
+    12
     """
 
     before: int
@@ -52,9 +52,6 @@ class Channels:
     origin: Tensor
     """Channels of one origin share their incoming filter: below `before` an original channel, else a dummy's own."""
 
-    share: Tensor
-    """What part of its origin a live channel carries; the shares of one origin sum to one. 0 for dummies."""
-
     dummies: int = 0
     """Origins handed out to dummies so far."""
 
@@ -62,7 +59,7 @@ class Channels:
     def of(width: int, groups: int) -> Channels:
         """The channels of a space that nobody has touched."""
         index = torch.arange(width).view(groups, -1)
-        return Channels(width, torch.zeros_like(index), index, torch.ones(index.shape, dtype=torch.float64))
+        return Channels(width, torch.zeros_like(index), index)
 
     @property
     def groups(self) -> int:
@@ -95,40 +92,40 @@ class Channels:
             self,
             kind=torch.cat([self.kind, kinds], 1),
             origin=torch.cat([self.origin, origin], 1),
-            share=torch.cat([self.share, torch.zeros(kinds.shape, dtype=torch.float64)], 1),
             dummies=self.dummies + kinds.numel(),
         )
 
-    def split(self, index: int, shares: Tensor) -> Channels:
-        """Replace the channel at `index` of each block by copies. More copies of a dummy are dummies of its kind.
-
-        Args:
-            index: Position in each block.
-            shares: What part each copy carries, `[k]` or `[G, k]`, summing to one along the last axis.
-        """
-        shares = shares.double().expand(self.groups, -1)
-        if not torch.allclose(shares.sum(1), torch.ones((), dtype=torch.float64)):
-            raise AttackError("the shares of a split channel must sum to one")
-        more = shares.shape[1] - 1
-        carried = self.share[:, index : index + 1] * shares
-        share = torch.cat([self.share, carried[:, 1:]], 1)
-        share[:, index] = carried[:, 0]
-        again = torch.full((more,), index)
+    def split(self, index: int, count: int) -> Channels:
+        """Add `count` copies of the channel at `index` of each block. Copies of a dummy are dummies of its kind."""
+        again = torch.full((count,), index)
         return replace(
             self,
             kind=torch.cat([self.kind, self.kind[:, again]], 1),
             origin=torch.cat([self.origin, self.origin[:, again]], 1),
-            share=share,
         )
 
     def reorder(self, order: Tensor) -> Channels:
         """Channel `k` of a block becomes the one that stood at `order[g, k]`."""
-        return replace(
-            self,
-            kind=self.kind.gather(1, order),
-            origin=self.origin.gather(1, order),
-            share=self.share.gather(1, order),
-        )
+        return replace(self, kind=self.kind.gather(1, order), origin=self.origin.gather(1, order))
+
+
+def deal_shares(channels: Channels, spread: float, generator: torch.Generator) -> Tensor:
+    """What part of its origin each live channel carries: the parts of one origin sum to one. Dummies carry 0.
+
+    However often a channel was split, all its copies carry alike: `1/k`, more or less by a relative `spread`.
+
+    >>> deal_shares(Channels.of(2, 1).split(0, 1), 0.0, torch.Generator()).tolist()
+    [0.5, 1.0, 0.5]
+    """
+    live = (channels.kind == Kind.LIVE).flatten()
+    origin = torch.where(live, channels.origin.flatten(), 0)
+    weight = live.double()
+    free = torch.randn(channels.width, generator=generator, dtype=torch.float64) * weight * spread
+    totals = torch.zeros(2, channels.before, dtype=torch.float64)
+    totals.index_add_(1, origin, torch.stack([weight, free]))
+    copies, excess = totals[0, origin], totals[1, origin]
+    # What the others leave is spread evenly, so that the sum is exact.
+    return (weight + free - weight * excess / copies) / copies
 
 
 def shuffle(channels: Channels, generator: torch.Generator) -> Channels:

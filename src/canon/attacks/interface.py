@@ -1,7 +1,7 @@
 """What an attack primitive is: a change to the channels of one space, told in symbols.
 
-A primitive never sees a weight. It appends dummies or splits channels, and the writer turns the result into tensors that
-compute the same function, for every architecture alike.
+A primitive never sees a weight. It appends dummies or splits channels, and the writer turns the result into tensors
+that compute the same function, for every architecture alike.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class SpaceLog:
     """What each channel is: original, copy, zero_in, zero_out or clique."""
 
     origins: tuple[int, ...]
-    """The original channel of an original or a copy; for dummies a number from `before` on, the same within a clique."""
+    """The original channel of an original or a copy; for dummies a number from `before` on, one for a whole clique."""
 
     scaled: bool
     """Whether its channels were scaled somewhere."""
@@ -87,19 +87,18 @@ class AttackLog:
     def from_json(text: str) -> AttackLog:
         """Read what `to_json` wrote."""
         try:
-            data: dict[str, Any] = json.loads(text)
+            data: dict[str, Any] = json.loads(text, object_hook=_with_tuples)
             found = data.pop("format")
             if found != FORMAT:
                 raise FileFormatError(f"the attack log has format {found}, this version reads {FORMAT}")
-            spaces = tuple(
-                SpaceLog(**{k: tuple(v) if isinstance(v, list) else v for k, v in space.items()})
-                for space in data.pop("spaces")
-            )
-            options = AttackOptions(**data.pop("options"))
-            lists = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-            return AttackLog(options=options, spaces=spaces, **lists)
+            spaces = tuple(SpaceLog(**space) for space in data.pop("spaces"))
+            return AttackLog(options=AttackOptions(**data.pop("options")), spaces=spaces, **data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"this is not an attack log: {error}") from error
+
+
+def _with_tuples(data: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
 
 
 def write_log(plan: AttackPlan, options: AttackOptions, parameters: int) -> AttackLog:

@@ -1,8 +1,8 @@
 """Random numbers at the speed of a copy.
 
-Drawing a normal number costs several times what writing one does, and an attack writes little else. So one long strip is
-drawn once, and every filter is a window of it that begins where no other filter of the layer does. The strip is drawn on
-the CPU, so that one seed gives the same numbers on every device.
+Drawing a normal number costs several times what writing one does, and an attack writes little else. So one long strip
+is drawn once, and every filter is a window of it that begins where no other filter of the layer does. The strip is
+drawn on the CPU, so that one seed gives the same numbers on every device.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from canon.attacks.interface import Primitive, Setting
 
 @final
 class NsoClique(Primitive):
-    """Channels with one incoming filter `u` and outgoing weights that sum to zero: `Σₖ vₖ·σ(u·x) = 0` when `Σₖ vₖ = 0`."""
+    """Channels with one incoming filter and outgoing weights that cancel: `Σₖ vₖ·σ(u·x) = 0` when `Σₖ vₖ = 0`."""
 
     name: ClassVar[str] = "nso_clique"
 

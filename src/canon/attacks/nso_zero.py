@@ -12,7 +12,7 @@ from canon.attacks.interface import Primitive, Setting
 
 @final
 class NsoZero(Primitive):
-    """Null channels, in both forms of Yan et al.: `σ(0)·v = 0` for any outgoing `v`, and `σ(u·x)·0 = 0` for any incoming `u`.
+    """Null channels, in both forms: `σ(0)·v = 0` for any outgoing `v`, and `σ(u·x)·0 = 0` for any incoming `u`.
 
     The first form needs a space where zero arrives as zero: norms are given a shift that cancels their mean, but
     nothing helps against an activation with `σ(0) ≠ 0`. There all dummies take the second form.

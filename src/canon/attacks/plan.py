@@ -12,18 +12,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from canon.attacks import registry
-from canon.attacks.channels import Channels, Kind, shuffle
+from canon.attacks.channels import Channels, Kind, deal_shares, shuffle
 from canon.attacks.interface import Setting
 from canon.attacks.nullity import constants, zero_arrives
-from canon.attacks.options import AttackOptions
+from canon.attacks.options import MIX, AttackOptions
 from canon.attacks.sequence import sequences
 from canon.errors import AttackError
 from canon.graph import ChannelGraph, Space
+
+SPREAD: Final = 2**-6
+"""How far camouflage spreads equal shares, relative to them.
+
+A sum of many terms that are exactly equal rounds in the same direction at every step. In float32 that would show in the
+outputs; this little spread makes the roundings cancel.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +47,9 @@ class SpacePlan:
 
     model: Tensor
     """The original channel whose per-channel parameters each channel takes: its own, or one drawn for a dummy."""
+
+    share: Tensor
+    """What part of its origin each live channel carries, 0 for dummies."""
 
     gains: Mapping[int, Tensor]
     """Camouflage scale of every channel, by tap."""
@@ -57,13 +68,8 @@ class SpacePlan:
         return self.channels.kind.flatten()
 
     @cached_property
-    def share(self) -> Tensor:
-        """Share of every live channel in its origin."""
-        return self.channels.share.flatten()
-
-    @cached_property
     def filter(self) -> Tensor:
-        """Dummies with one origin have one filter; every live channel has its own, so that copies get their own noise."""
+        """Dummies of one origin have one filter; every live channel has its own, so that copies differ in noise."""
         width, origin = self.after, self.channels.origin.flatten()
         return torch.where(self.kind == Kind.LIVE, torch.arange(width), width + origin - self.channels.before)
 
@@ -143,7 +149,7 @@ def make_plan(
         generator: Source of randomness.
     """
     for name in options.ops:
-        if name not in ("mix-opseq", "mix-opseq-per-merge-group"):
+        if name not in MIX:
             registry.get(name)
     chosen = select_spaces(graph, options, shapes)
     if options.anchor is not None and options.anchor not in {space.name for space in chosen}:
@@ -179,12 +185,20 @@ def _plan_space(
             if tap not in graph.fixed_taps:
                 factor = torch.rand(channels.width, generator=generator, dtype=torch.float64)
                 gains[tap] = low + (high - low) * factor
-    return SpacePlan(space, program, channels, model, gains, values)
+    shares = deal_shares(channels, _share_spread(options), generator)
+    return SpacePlan(space, program, channels, model, shares, gains, values)
+
+
+def _share_spread(options: AttackOptions) -> float:
+    if options.split_shares == "random":
+        return 1.0
+    return SPREAD if options.scale else 0.0
 
 
 def growing_kernels(graph: ChannelGraph, attacked: frozenset[int]) -> frozenset[str]:
     """Weights of attacked convolutions, of one layer only, whose kernel may grow together with its padding."""
-    allowed, barred = set(), set()
+    allowed: set[str] = set()
+    barred: set[str] = set()
     for linear in graph.maps:
         touched = any(s.space in attacked for s in (*linear.rows, *(linear.columns or ())))
         (allowed if touched and linear.cropping is not None else barred).add(linear.weight)

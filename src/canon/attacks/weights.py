@@ -8,8 +8,8 @@ With rows and columns sorted by what they are, a weight `W[o, i, k]` (k runs ove
     zero-out    anything            anything*   anything*     anything*
     clique      u, the same for all members of the clique
 
-and in truth all rows and columns stand in the plan's order. *: only when dummies are chained, otherwise 0. What stands on
-dummy columns is drawn anew for every row, also for copies of one channel, so that no two raw rows agree.
+and in truth all rows and columns stand in the plan's order. *: only when dummies are chained, otherwise 0. What stands
+on dummy columns is drawn anew for every row, also for copies of one channel, so that no two raw rows agree.
 Camouflage multiplies rows by their gain and divides columns by theirs.
 """
 
