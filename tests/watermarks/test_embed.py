@@ -11,6 +11,7 @@ import torch
 from canon import watermarks, zoo
 from canon.errors import DataError, KeyFileError, WatermarkError
 from canon.watermarks import Dataset, EpochReport, Message, TrainOptions
+from canon.watermarks.passports import PassportScheme
 from tests.watermarks.small import QUICK, small_digits, small_net
 
 # Watermark-bearing layers of ResNet-18 in the paper's certificates.
@@ -185,3 +186,16 @@ def test_a_wider_model_reads_chance_and_says_why() -> None:
     found = scheme.extract(small_net(seed=4, extra=5), key)
     assert found.shape_mismatch[0] == "conv2.weight: expected 64×32×3×3, got 69×37×3×3"
     assert abs(found.similarity - 0.5) < 0.2
+
+
+@pytest.mark.parametrize("name", ["deepipr", "passport_aware"])
+def test_passports_run_the_task_in_private(name: str) -> None:
+    scheme = watermarks.get(name)
+    assert isinstance(scheme, PassportScheme)
+    data = small_digits()
+    result = scheme.embed(small_net(), data, options=QUICK)
+    before = watermarks.accuracy(result.model, data)
+    assert scheme.private_accuracy(result.model, result.key, data) > 0.8
+    stranger = scheme.draw_key(small_net(), data, seed=5)
+    assert scheme.private_accuracy(result.model, stranger, data) < 0.5
+    assert watermarks.accuracy(result.model, data) == before, "the public path was disturbed"

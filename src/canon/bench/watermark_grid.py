@@ -21,6 +21,7 @@ from canon import watermarks, zoo
 from canon._version import __version__
 from canon.errors import MissingExtraError
 from canon.watermarks import Dataset, Embedding, EpochReport, Message, TrainOptions
+from canon.watermarks.passports import PassportScheme
 from canon.watermarks.train import MarkState, train
 
 PRESETS: Final = {
@@ -230,6 +231,9 @@ def _train_marked(
     )
     unmarked = twin.model
     accuracy = watermarks.accuracy(result.model.to(options.device), data)
+    details = dict(result.extraction.details)
+    if isinstance(scheme, PassportScheme):
+        details["private accuracy"] = scheme.private_accuracy(result.model, result.key, data)
     result.model.cpu()
     _keep(options, name, scheme_name, result.model)
     if options.save_models is not None:
@@ -250,7 +254,7 @@ def _train_marked(
         wrong_key_similarity=scheme.similarity(result.model, wrong),
         unmarked_similarity=None if unmarked is None else scheme.similarity(unmarked, result.key),
         layers=result.key.layers,
-        details=dict(result.extraction.details),
+        details=details,
     )
 
 

@@ -26,14 +26,12 @@ from typing import ClassVar
 from torch import Tensor, nn
 
 from canon.watermarks.embedding import Embedding
-from canon.watermarks.interface import Scheme, Target
-from canon.watermarks.key import Key
+from canon.watermarks.interface import Target
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
-from canon.watermarks.passports import PassportBranch, judge_scales, read_scales
-from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.passports import PassportBranch, PassportScheme
 
 
-class DeepIpr(Scheme):
+class DeepIpr(PassportScheme):
     """Passports whose scales carry the message in their signs (Fan et al. 2021)."""
 
     name: ClassVar[str] = "deepipr"
@@ -53,7 +51,3 @@ class DeepIpr(Scheme):
         """Draw the passports."""
         norms_of(target.model, target.examples(), target.layers)
         return PassportBranch(target)
-
-    def read(self, reader: Reader, key: Key) -> Reading:
-        """Signs of the private scales."""
-        return judge_scales(read_scales(reader, key), key)

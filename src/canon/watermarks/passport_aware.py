@@ -21,13 +21,13 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from canon.watermarks.embedding import Embedding
-from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.interface import Target
 from canon.watermarks.key import Key
 from canon.watermarks.layers import layer_weight, normalised_convolutions, weighted_layers
-from canon.watermarks.passports import PassportBranch, judge_scales, read_scales
-from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.passports import PassportBranch, PassportScheme
 
 REDUCTION = 4
 
@@ -63,7 +63,7 @@ def bottleneck(width: int, generator: torch.Generator) -> nn.Sequential:
     return built
 
 
-class PassportAware(Scheme):
+class PassportAware(PassportScheme):
     """Passports behind a learned transform, on every norm (Zhang et al. 2020)."""
 
     name: ClassVar[str] = "passport_aware"
@@ -83,6 +83,9 @@ class PassportAware(Scheme):
         """Draw passports and transforms."""
         return TransformedBranch(target)
 
-    def read(self, reader: Reader, key: Key) -> Reading:
-        """Signs of the private scales, before the transform."""
-        return judge_scales(read_scales(reader, key), key)
+    def transformed(self, key: Key, position: int, value: Tensor) -> Tensor:
+        """The layer's MLP, from the key."""
+        hidden = functional.linear(value, key.tensors[f"transforms.{position}.0.weight"])
+        return functional.linear(
+            functional.leaky_relu(hidden), key.tensors[f"transforms.{position}.2.weight"]
+        )

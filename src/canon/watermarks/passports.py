@@ -12,19 +12,22 @@ model is the public path alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from canon.errors import WatermarkError
+from canon.watermarks.data import Dataset
 from canon.watermarks.embedding import Embedding, forward, hinge
-from canon.watermarks.interface import Target
+from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import layer_weight, normalised_convolutions
 from canon.watermarks.reading import Reader, Reading, read_signs, sign_agreement
+from canon.watermarks.train import accuracy
 
 SIGN_STRENGTH = 0.1
 SCALE_DECAY = 1e-5
@@ -95,7 +98,21 @@ class PassportBranch(Embedding):
             layer_weight(model, layer).flatten(1) @ self.get_buffer(f"scale{position}")
             for position, layer in enumerate(self.norms)
         ]
-        with self.private_path(model, scales):
+        shifts = [
+            layer_weight(model, layer).flatten(1) @ self.get_buffer(f"shift{position}")
+            for position, layer in enumerate(self.norms)
+        ]
+        affine = {
+            norm: (self.transform(position, scale), self.transform(position, shift))
+            for position, (norm, scale, shift) in enumerate(
+                zip(self.norms.values(), scales, shifts, strict=True)
+            )
+        }
+        statistics = {
+            name: (self.get_buffer(f"mean{position}"), self.get_buffer(f"variance{position}"))
+            for position, name in enumerate(self.all_norms)
+        }
+        with private_path(model, affine, statistics):
             private = forward(model, images)
         joined = torch.cat(scales)
         marks = SIGN_STRENGTH * hinge(joined, self.get_buffer("signs")).sum()
@@ -103,70 +120,96 @@ class PassportBranch(Embedding):
         task = functional.cross_entropy(logits, labels) + functional.cross_entropy(private, labels)
         return task + marks, logits
 
-    @contextmanager
-    def private_path(self, model: nn.Module, scales: Sequence[Tensor]) -> Iterator[None]:
-        """Run `model` on the private path inside this block."""
-        affine: dict[str, tuple[Tensor, Tensor]] = {}
-        for position, (layer, norm) in enumerate(self.norms.items()):
-            shift = layer_weight(model, layer).flatten(1) @ self.get_buffer(f"shift{position}")
-            affine[norm] = (
-                self.transform(position, scales[position]),
-                self.transform(position, shift),
-            )
-        handles = []
-        momenta: list[tuple[nn.BatchNorm2d, float | None]] = []
-        for position, name in enumerate(self.all_norms):
-            norm_module = model.get_submodule(name)
-            assert isinstance(norm_module, nn.BatchNorm2d), f"{name} is a batch norm"
-            momenta.append((norm_module, norm_module.momentum))
-            handles.append(self._divert(norm_module, position, affine.get(name)))
-        try:
-            for norm_module, _ in momenta:
-                norm_module.momentum = 0.0
-            yield
-        finally:
-            for norm_module, momentum in momenta:
-                norm_module.momentum = momentum
-            for handle in handles:
-                handle.remove()
-
-    def _divert(
-        self, norm: nn.BatchNorm2d, position: int, affine: tuple[Tensor, Tensor] | None
-    ) -> torch.utils.hooks.RemovableHandle:
-        """Replace a norm's output by the private one, with private statistics."""
-        scale, shift = (norm.weight, norm.bias) if affine is None else affine
-
-        def private(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            return functional.batch_norm(
-                inputs[0],
-                self.get_buffer(f"mean{position}"),
-                self.get_buffer(f"variance{position}"),
-                scale,
-                shift,
-                training=module.training,
-                eps=norm.eps,
-            )
-
-        return norm.register_forward_hook(private)
-
     def key_settings(self) -> dict[str, Setting]:
-        """Layers with a passport, and their norms."""
-        return {"norms": self.norms}
+        """Layers with a passport and their norms, and all norms in the order of their statistics."""
+        return {"norms": self.norms, "all norms": self.all_norms}
 
 
-def read_scales(reader: Reader, key: Key) -> list[Tensor]:
-    """`γ` of every layer with a passport."""
+@contextmanager
+def private_path(
+    model: nn.Module,
+    affine: Mapping[str, tuple[Tensor, Tensor]],
+    statistics: Mapping[str, tuple[Tensor, Tensor]],
+) -> Iterator[None]:
+    """Run `model` on the private path inside this block.
+
+    `statistics` has the private running mean and variance of every batch norm, which a training pass
+    updates; `affine` has the private scale and shift where there is a passport. The public
+    statistics stay as they are.
+    """
+    norms: list[tuple[nn.BatchNorm2d, float | None]] = []
+    handles = []
+    for name, moments in statistics.items():
+        norm = model.get_submodule(name)
+        assert isinstance(norm, nn.BatchNorm2d), f"{name} is a batch norm"
+        norms.append((norm, norm.momentum))
+        handles.append(_divert(norm, moments, affine.get(name, (norm.weight, norm.bias))))
+    try:
+        for norm, _ in norms:
+            norm.momentum = 0.0
+        yield
+    finally:
+        for norm, momentum in norms:
+            norm.momentum = momentum
+        for handle in handles:
+            handle.remove()
+
+
+def _divert(
+    norm: nn.BatchNorm2d, moments: tuple[Tensor, Tensor], affine: tuple[Tensor, Tensor]
+) -> torch.utils.hooks.RemovableHandle:
+    """Replace a norm's output by the private one."""
+
+    def private(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        return functional.batch_norm(
+            inputs[0], *moments, *affine, training=module.training, eps=norm.eps
+        )
+
+    return norm.register_forward_hook(private)
+
+
+class PassportScheme(Scheme):
+    """What deepipr and passport_aware have in common."""
+
+    def read(self, reader: Reader, key: Key) -> Reading:
+        """Signs of the private scales: `mean(sign(γ) == b)` per layer, averaged over layers."""
+        scales = [
+            reader.weight(layer, key.shapes[layer]).flatten(1) @ key.tensors[f"scale{position}"]
+            for position, layer in enumerate(_norms(key))
+        ]
+        joined = torch.cat(scales)
+        parts = key.message.signs(len(joined)).split([len(scale) for scale in scales])
+        shares = [sign_agreement(scale, part) for scale, part in zip(scales, parts, strict=True)]
+        return read_signs(joined, key.message, similarity=sum(shares) / len(shares))
+
+    def transformed(self, key: Key, position: int, value: Tensor) -> Tensor:
+        """What the private norm is given for a scale or shift; the passport's own by default."""
+        return value
+
+    def private_accuracy(self, model: nn.Module, key: Key, dataset: Dataset) -> float:
+        """Test accuracy with the owner's passports, on a model of the shape that was marked."""
+        self.extract(model, key)
+        device = next(model.parameters()).device
+        owned = replace(key, tensors={name: value.to(device) for name, value in key.tensors.items()})
+        affine = {}
+        with torch.no_grad():
+            for position, (layer, norm) in enumerate(_norms(key).items()):
+                rows = layer_weight(model, layer).flatten(1)
+                affine[norm] = (
+                    self.transformed(owned, position, rows @ owned.tensors[f"scale{position}"]),
+                    self.transformed(owned, position, rows @ owned.tensors[f"shift{position}"]),
+                )
+        names = key.settings["all norms"]
+        assert isinstance(names, list), "written by key_settings"
+        statistics = {
+            str(name): (owned.tensors[f"mean{position}"], owned.tensors[f"variance{position}"])
+            for position, name in enumerate(names)
+        }
+        with private_path(model, affine, statistics):
+            return accuracy(model, dataset)
+
+
+def _norms(key: Key) -> Mapping[str, str]:
     norms = key.settings["norms"]
     assert isinstance(norms, Mapping), "written by key_settings"
-    return [
-        reader.weight(layer, key.shapes[layer]).flatten(1) @ key.tensors[f"scale{position}"]
-        for position, layer in enumerate(norms)
-    ]
-
-
-def judge_scales(scales: Sequence[Tensor], key: Key) -> Reading:
-    """`mean(sign(γ) == b)` per layer, averaged over layers; bits by the mean of their carriers."""
-    joined = torch.cat(list(scales))
-    parts = key.message.signs(len(joined)).split([len(scale) for scale in scales])
-    shares = [sign_agreement(scale, part) for scale, part in zip(scales, parts, strict=True)]
-    return read_signs(joined, key.message, similarity=sum(shares) / len(shares))
+    return norms
