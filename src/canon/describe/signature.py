@@ -144,7 +144,8 @@ class _Walk:
         zero = torch.zeros(self.space.width, dtype=torch.float64)
         offset, mass = self.offset[given], self.mass[given]
         tap, out = self.graph.taps[given], self.graph.taps[stage.output]
-        scale = self.signature.scales.get(tap, zero)
+        # A tap that lets no scale pass has scale 1, though nothing but an activation entered it.
+        scale = self.signature.scales.get(tap, zero + 1 if tap in self.graph.fixed_taps else zero)
         affine = stage.kind in ("norm", "scale") or (stage.kind == "shift" and stage.keeps_constants)
         if not affine or stage.repeat > 1:
             self.observe(given)

@@ -1,0 +1,225 @@
+"""`align`: a recovered model in the reference's layout, made only of its own numbers.
+
+The steps of the layout are gone through in order. Each matches a space's channels with the reference's, and the ratio of
+their scales is the factor by which the recovered channel is larger. Order and factors are all that the result takes from
+the reference: they go through the same rewrite that an attack uses, so the function stays, and no weight, bias or
+statistic is ever written that is not the model's own times such a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.errors import UnsupportedModelError, VerificationError
+from canon.graph import ChannelGraph, Space, trace
+from canon.graph.tensors import tensor_names
+from canon.rewrite import SpaceRewrite, rewrite
+from canon.transforms import ChannelTransform
+from canon.verify.architecture import Architecture
+from canon.verify.layout import Layout, Step, coordinates, layout_of, ratio
+from canon.verify.matching import Matching, check_matching, match
+from canon.verify.projection import project
+from canon.verify.side import Side
+
+ESTABLISHED: Final = 0.75
+"""Share of distinct matches from which the two models are related beyond doubt; unrelated ones stay below a third."""
+
+SURE: Final = 1e-5
+"""Channels this near are the same, however near others are."""
+
+
+@dataclass(frozen=True)
+class SpaceMatch:
+    """How well one space's channels match."""
+
+    name: str
+    width: int
+    worst: float
+    """Largest distance between a channel and the reference's, in units of its own size."""
+
+    median: float
+    """Median of those distances."""
+
+    distinct: float
+    """Share of channels that are at least three times nearer to their match than the reference's next channel is."""
+
+    ambiguous: int
+    """Channels that the reference itself does not tell from another one: their order is arbitrary."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """A model in another one's layout."""
+
+    model: nn.Module
+    """Computes what it did, with channels in the reference's order and scale."""
+
+    spaces: tuple[SpaceMatch, ...]
+    """One for every space whose order is free."""
+
+    orders: Mapping[str, Tensor]
+    """By space: the model's channel that stands at each place of the reference."""
+
+    gains: Mapping[str, Mapping[int, Tensor]]
+    """By space and tap: the factor that each channel was multiplied by, in the reference's order."""
+
+    @property
+    def distinct(self) -> float:
+        """Share of distinct matches over all channels; 1 where nothing is free to move."""
+        total = sum(space.width for space in self.spaces)
+        return sum(space.distinct * space.width for space in self.spaces) / total if total else 1.0
+
+    @property
+    def worst(self) -> float:
+        """Largest distance over all channels."""
+        return max((space.worst for space in self.spaces), default=0.0)
+
+    @property
+    def median(self) -> float:
+        """Mean of the spaces' median distances."""
+        return fmean(space.median for space in self.spaces) if self.spaces else 0.0
+
+    @property
+    def established(self) -> bool:
+        """Whether the models are so alike that the weights alone decide the order.
+
+        Only then may a watermark be read from the aligned model as evidence. The order is chosen to agree with a reference
+        that holds the mark; where it is not forced, an unrelated model would be made to resemble the mark as well.
+        """
+        return self.distinct >= ESTABLISHED
+
+
+def align(
+    model: nn.Module,
+    reference: nn.Module | Layout,
+    example: Tensor | tuple[Any, ...],
+    *,
+    matching: Matching = "nearest",
+    rescale: bool = True,
+) -> Alignment:
+    """Put a recovered model into a reference's layout.
+
+    Args:
+        model: The recovered model, in evaluation mode. It is not changed.
+        reference: The reference, or its layout from `register`.
+        example: An input tensor or tuple of inputs.
+        matching: `nearest`, `greedy` or `optimal`.
+        rescale: Also bring channels to the reference's scales.
+
+    Raises:
+        VerificationError: The models are of different architectures or widths.
+    """
+    check_matching(matching)
+    check_finite(model)
+    if isinstance(reference, nn.Module):
+        check_finite(reference)
+        reference = layout_of(reference, example)
+    graph = trace(model, example)
+    tensors, _ = tensor_names(model)
+    _check_widths(reference.architecture, Architecture.of(graph, tensors))
+    with torch.no_grad():
+        aligner = _Aligner(graph, tensors, reference, matching)
+        aligner.run()
+        rewrites = aligner.rewrites(rescale)
+    names = {index: graph.spaces[index].name for index in rewrites}
+    return Alignment(
+        model=rewrite(model, graph, rewrites),
+        spaces=tuple(aligner.figures[index] for index in sorted(aligner.figures)),
+        orders={names[index]: change.source for index, change in rewrites.items()},
+        gains={names[index]: change.gains for index, change in rewrites.items()},
+    )
+
+
+class _Aligner:
+    """Goes through the steps of a layout."""
+
+    def __init__(
+        self, graph: ChannelGraph, tensors: Mapping[str, Tensor], layout: Layout, matching: Matching
+    ) -> None:
+        self.graph, self.layout, self.matching = graph, layout, matching
+        self.side = Side(graph, tensors)
+        self.match: dict[int, Tensor] = {}
+        self.leader: dict[int, Tensor] = {}
+        self.factors: dict[int, dict[int, Tensor]] = {}
+        self.figures: dict[int, SpaceMatch] = {}
+
+    def run(self) -> None:
+        for index, step in enumerate(self.layout.steps):
+            self._step(index, step, self.graph.spaces[step.space])
+
+    def _step(self, index: int, step: Step, space: Space) -> None:
+        found = self.side.describe(space, step.maps)
+        features = project(found.features, self.layout.numbers, seed=index)
+        old = self.match.get(space.id)
+        if step.last:
+            assert old is not None, "a space is checked before it is matched"
+            paired = old
+        else:
+            label = step.label if old is None else step.label[old]
+            paired = match(features, step.features, label, step.label, step.gap, self.matching)
+            self.match[space.id], self.leader[space.id] = paired, step.leader
+            named = coordinates(paired, step.leader, found.scales, step.scales)
+            self.side.place(space, named, frozenset(named.factors))
+            self.factors[space.id] = {}
+        for tap, scale in step.scales.items():
+            self.factors[space.id][tap] = ratio(found.scales[tap], scale[paired])
+        self.figures[space.id] = _figures(space, step, features, paired)
+
+    def rewrites(self, rescale: bool) -> dict[int, SpaceRewrite]:
+        """What puts every matched space into the reference's order and scale."""
+        found = {}
+        for space, paired in self.match.items():
+            source = torch.argsort(paired)
+            factors = self.factors[space] if rescale else {}
+            gains = {tap: 1 / factor[source] for tap, factor in factors.items()}
+            everyone = torch.arange(source.numel())
+            found[space] = SpaceRewrite(
+                before=source.numel(),
+                source=source,
+                transform=ChannelTransform.permutation(source),
+                gains=gains,
+                transforms={
+                    tap: ChannelTransform(source.numel(), source.numel(), source, everyone, factor[source])
+                    for tap, factor in factors.items()
+                },
+            )
+        return found
+
+
+def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
+    distance = (features - step.features[paired]).norm(dim=1)
+    distinct = (distance <= step.gap[paired] / 3) | (distance <= SURE)
+    shared = step.leader != torch.arange(space.width)
+    leaders = torch.unique(step.leader[shared]).numel()
+    return SpaceMatch(
+        name=space.name,
+        width=space.width,
+        worst=float(distance.max()),
+        median=float(distance.median()),
+        distinct=float(distinct.double().mean()),
+        ambiguous=int(shared.sum()) + leaders,
+    )
+
+
+def _check_widths(expected: Architecture, got: Architecture) -> None:
+    differences = expected.differences(got)
+    if differences:
+        raise VerificationError(
+            f"{len(differences)} of {len(expected.shapes)} layers have other widths than the reference: "
+            f"{differences[0]}",
+            where=differences[0].layer,
+            hint="Recover the model first; if the reference has redundant channels of its own, recover it too",
+        )
+
+
+def check_finite(model: nn.Module) -> None:
+    """Refuse numbers that cannot be compared."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)

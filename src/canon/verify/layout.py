@@ -1,0 +1,165 @@
+"""A reference's layout: what each of its channels computes, in the order in which another model is to be compared with it.
+
+Input coordinates are fixed, so the first spaces can be described; those describe the next. A residual connection makes a
+space wait for itself: it is then described by the producers that are available, and once more by all of them at the end.
+Channels that cannot be told apart yet share one coordinate, so that nothing that follows depends on their order; when the
+spaces behind have told them apart, the space is described again. Which steps this takes depends on the reference alone,
+so a file with its steps replaces the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.describe import Coordinates, cluster
+from canon.errors import VerificationError
+from canon.graph import ChannelGraph, Space, trace
+from canon.graph.tensors import tensor_names
+from canon.verify.architecture import Architecture
+from canon.verify.matching import nearest_other
+from canon.verify.side import Description, Side, blocks, movable
+
+TIE: Final = 1e-5
+"""Channels of the reference that differ by less are not told apart by their signatures alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One space, described once."""
+
+    space: int
+    maps: tuple[int, ...]
+    """The producers that it is described by."""
+
+    features: Tensor
+    """`channels x numbers`, float64: what each channel computes, free of scale."""
+
+    scales: Mapping[int, Tensor]
+    """By tap: the reference's scale of each channel."""
+
+    leader: Tensor
+    """For every channel the smallest channel that it cannot be told from."""
+
+    label: Tensor
+    """Channels were known to differ before this step if their labels do."""
+
+    last: bool = False
+    """Whether the channels were told apart before, and this step only checks them and adds scales."""
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """For every channel the distance to the nearest other channel of the reference."""
+        return nearest_other(self.features, self.label)
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """A reference's architecture and steps."""
+
+    architecture: Architecture
+    steps: tuple[Step, ...]
+    numbers: int = 0
+    """Numbers per channel that the features were projected to; 0: they are whole."""
+
+
+def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
+    """The layout of a model. The model is not changed."""
+    graph = trace(model, example)
+    tensors, _ = tensor_names(model)
+    with torch.no_grad():
+        return _Surveyor(graph, tensors).run()
+
+
+class _Surveyor:
+    """Works out the steps of one reference."""
+
+    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
+        self.graph, self.tensors = graph, tensors
+        self.side = Side(graph, tensors)
+        self.steps: list[Step] = []
+        self.leader: dict[int, Tensor] = {}
+        self.scales: dict[int, dict[int, Tensor]] = {}
+        self.seen: dict[int, tuple[object, ...]] = {}
+
+    def run(self) -> Layout:
+        spaces = [space for space in self.graph.spaces if movable(space)]
+        changed = True
+        while changed:
+            changed = False
+            for space in spaces:
+                changed |= self._visit(space)
+        for space in spaces:
+            if space.id not in self.leader:
+                raise VerificationError("none of the layer's inputs can be described", where=space.name)
+        for space in spaces:
+            self._finish(space)
+        return Layout(Architecture.of(self.graph, self.tensors), tuple(self.steps))
+
+    def _visit(self, space: Space) -> bool:
+        """Describe a space whose channels are not all told apart; True when that said something new."""
+        old = self.leader.get(space.id)
+        if old is not None and bool((old == torch.arange(space.width)).all()):
+            return False
+        maps = self.side.available(space)
+        basis = (maps, self.side.state(maps))
+        if not maps or self.seen.get(space.id) == basis:
+            return False
+        self.seen[space.id] = basis
+        label = blocks(space) if old is None else old
+        found = self.side.describe(space, maps)
+        leader = cluster(found.signature, label, TIE)
+        grown = set(found.scales) - set(self.scales.get(space.id, {}))
+        if old is not None and not grown and torch.equal(leader, old):
+            return False
+        self._store(space, maps, found, leader, label)
+        return True
+
+    def _store(
+        self, space: Space, maps: tuple[int, ...], found: Description, leader: Tensor, label: Tensor
+    ) -> None:
+        self.steps.append(Step(space.id, maps, found.features, found.scales, leader, label))
+        self.leader[space.id] = leader
+        self.scales[space.id] = dict(found.scales)
+        self.side.place(space, coordinates(torch.arange(space.width), leader, found.scales, found.scales),
+                        frozenset(found.scales))  # fmt: skip
+
+    def _finish(self, space: Space) -> None:
+        """Describe a space by all its producers where that was not possible before."""
+        last = next(step for step in reversed(self.steps) if step.space == space.id)
+        maps = tuple(dict.fromkeys(p.map for p in space.producers))
+        if last.maps == maps:
+            return
+        if self.side.available(space) != maps:
+            raise VerificationError("not all of the layer's inputs can be described", where=space.name)
+        found = self.side.describe(space, maps)
+        missing = {tap: scale for tap, scale in found.scales.items() if tap not in self.scales[space.id]}
+        leader = self.leader[space.id]
+        self.steps.append(Step(space.id, maps, found.features, missing, leader, blocks(space), last=True))
+
+
+def coordinates(
+    match: Tensor, leader: Tensor, scales: Mapping[int, Tensor], reference: Mapping[int, Tensor]
+) -> Coordinates:
+    """Name channels by what they are matched with, and measure them by the reference's scales.
+
+    Args:
+        match: For every channel the reference's channel.
+        leader: For every channel of the reference the one that lends its name.
+        scales: By tap, of the channels.
+        reference: By tap, of the reference's channels.
+    """
+    named = leader[match]
+    factors = {tap: ratio(scale, reference[tap][named]) for tap, scale in scales.items() if tap in reference}
+    return Coordinates(named, leader.numel(), factors)
+
+
+def ratio(scale: Tensor, reference: Tensor) -> Tensor:
+    """`scale / reference`, and 1 where either is zero: a channel without input has any scale."""
+    usable = (scale != 0) & (reference != 0)
+    return torch.where(usable, scale / torch.where(usable, reference, 1.0), 1.0)

@@ -1,0 +1,128 @@
+"""One-to-one matching of channels by what they compute.
+
+Channels are rows of a feature matrix on each side. `nearest` pairs what agrees by sorting random projections, which is
+near-linear, and keeps a pair only if no other channel of the reference can be nearer; what is left over it pairs as
+`greedy` does. `greedy` takes the smallest remaining distance again and again, as the paper does. `optimal` minimises the
+sum of all distances.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal, get_args
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from canon.errors import VerificationError
+
+Matching = Literal["nearest", "greedy", "optimal"]
+MATCHINGS: Final[tuple[str, ...]] = get_args(Matching)
+
+CHUNK: Final = 512
+"""Rows of a distance matrix made at a time where only its minima are kept."""
+
+_ROUNDS: Final = 3
+"""Random projections that `nearest` sorts by."""
+
+_FORBIDDEN: Final = 1e12
+"""Distance of channels that must not be paired."""
+
+
+def check_matching(name: str) -> None:
+    """Refuse a method that does not exist."""
+    if name not in MATCHINGS:
+        raise VerificationError(f"unknown matching '{name}'", hint=f"Choose one of: {', '.join(MATCHINGS)}")
+
+
+def match(
+    features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, gap: Tensor, matching: Matching
+) -> Tensor:
+    """For every channel the channel of the reference that it is, int64.
+
+    Args:
+        features: `channels x numbers`, float64.
+        reference: The same of the reference.
+        label: Channels are matched within equal labels; every label is equally frequent on both sides.
+        reference_label: The same of the reference.
+        gap: From `nearest_other(reference)`.
+        matching: How.
+    """
+    width = features.shape[0]
+    found = torch.full((width,), -1, dtype=torch.int64)
+    if matching == "nearest":
+        for attempt in range(_ROUNDS):
+            _match_sorted(found, features, reference, label, reference_label, gap, attempt)
+    rest = torch.nonzero(found < 0).flatten()
+    if rest.numel() == 0:
+        return found
+    taken = torch.zeros(width, dtype=torch.bool)
+    taken[found[found >= 0]] = True
+    free = torch.nonzero(~taken).flatten()
+    distances = torch.cdist(features[rest], reference[free])
+    distances[label[rest][:, None] != reference_label[free]] = _FORBIDDEN
+    pair = _optimal(distances) if matching == "optimal" else _greedy(distances)
+    found[rest] = free[pair]
+    return found
+
+
+def nearest_other(features: Tensor, label: Tensor) -> Tensor:
+    """For every channel the distance to the nearest other one with the same label; infinite where there is none."""
+    width = features.shape[0]
+    gap = torch.full((width,), float("inf"), dtype=torch.float64)
+    for start in range(0, width, CHUNK):
+        end = min(start + CHUNK, width)
+        distances = torch.cdist(features[start:end], features)
+        distances[label[start:end, None] != label] = float("inf")
+        distances[torch.arange(end - start), torch.arange(start, end)] = float("inf")
+        gap[start:end] = distances.min(dim=1).values
+    return gap
+
+
+def _match_sorted(
+    found: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, gap: Tensor, seed: int
+) -> None:
+    """Pair what stands at the same rank of a random projection, where it is certainly nearest."""
+    rest = torch.nonzero(found < 0).flatten()
+    taken = torch.zeros(found.numel(), dtype=torch.bool)
+    taken[found[found >= 0]] = True
+    free = torch.nonzero(~taken).flatten()
+    generator = torch.Generator().manual_seed(seed)
+    direction = torch.randn(features.shape[1], generator=generator, dtype=torch.float64)
+    ours = rest[_order(features[rest] @ direction, label[rest])]
+    theirs = free[_order(reference[free] @ direction, reference_label[free])]
+    distance = (features[ours] - reference[theirs]).norm(dim=1)
+    # By the triangle inequality nothing else is nearer than twice this distance.
+    sure = (label[ours] == reference_label[theirs]) & (distance <= gap[theirs] / 3)
+    found[ours[sure]] = theirs[sure]
+
+
+def _order(projected: Tensor, label: Tensor) -> Tensor:
+    return torch.from_numpy(np.lexsort((projected.numpy(), label.numpy())))
+
+
+def _greedy(distances: Tensor) -> Tensor:
+    """Smallest distance first. Pairs that are nearest to each other are taken together, which comes to the same."""
+    count = distances.shape[0]
+    found = torch.full((count,), -1, dtype=torch.int64)
+    rows = columns = torch.arange(count)
+    left = distances
+    while rows.numel():
+        best, column = left.min(dim=1)
+        mutual = left.min(dim=0).indices[column] == torch.arange(rows.numel())
+        if int(mutual.sum()) * 64 < rows.numel() and not bool((best[mutual] < best.median()).any()):
+            # Many equal distances: any order is as good, and one pair at a time would take for ever.
+            found[rows] = columns[_optimal(left)]
+            break
+        found[rows[mutual]] = columns[column[mutual]]
+        keep = torch.ones(columns.numel(), dtype=torch.bool)
+        keep[column[mutual]] = False
+        left = left[~mutual][:, keep]
+        rows, columns = rows[~mutual], columns[keep]
+    return found
+
+
+def _optimal(distances: Tensor) -> Tensor:
+    _, columns = linear_sum_assignment(distances.numpy())
+    return torch.from_numpy(columns).long()

@@ -1,0 +1,93 @@
+"""One of the two models of an alignment: its channels, described in coordinates that both models share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from canon.describe import Coordinates, RowSketch, Signature, describe, sketch_rows
+from canon.graph import ChannelGraph, LinearMap, Space
+
+ZERO: Final = 1e-12
+"""Sums that are this small against what was added up are zero. Nothing is merged here, so nothing has to cancel."""
+
+
+@dataclass(frozen=True, eq=False)
+class Description:
+    """What a space's channels compute, as far as it is known."""
+
+    signature: Signature
+    features: Tensor
+    """`channels x numbers`: all blocks of the signature side by side."""
+
+    scales: Mapping[int, Tensor]
+    """By tap that lets scale pass and that something known has entered."""
+
+
+class Side:
+    """A traced model whose spaces get coordinates one after the other."""
+
+    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
+        self.graph, self.tensors = graph, tensors
+        self.coordinates: dict[int, Coordinates] = {}
+        self._version: dict[int, int] = {}
+        self._taps: dict[int, frozenset[int]] = {}
+        self._sketches: dict[int, tuple[tuple[int, ...], RowSketch]] = {}
+        for space in graph.spaces:
+            if not movable(space):
+                self.place(space, Coordinates.plain(space.width), frozenset(graph.space_taps(space)))
+
+    def place(self, space: Space, coordinates: Coordinates, taps: frozenset[int]) -> None:
+        """Give a space coordinates; `taps` are those whose factors they hold."""
+        self.coordinates[space.id] = coordinates
+        self._taps[space.id] = taps
+        self._version[space.id] = self._version.get(space.id, 0) + 1
+
+    def state(self, maps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """What a description by these maps rests on; it changes when their inputs' coordinates do."""
+        return tuple(self._versions(self.graph.maps[index]) for index in maps)
+
+    def available(self, space: Space) -> tuple[int, ...]:
+        """The producers of a space whose inputs have coordinates."""
+        found = dict.fromkeys(p.map for p in space.producers)
+        return tuple(index for index in found if self._readable(self.graph.maps[index]))
+
+    def describe(self, space: Space, maps: tuple[int, ...]) -> Description:
+        """Describe a space by some of its producers."""
+        signature = describe(space, self.graph, self.tensors, {index: self._sketch(index) for index in maps}, ZERO)
+        scales = {tap: scale for tap, scale in signature.scales.items() if tap not in self.graph.fixed_taps}
+        blocks = [block for block in signature.blocks if block.shape[1]]
+        empty = torch.zeros(space.width, 0, dtype=torch.float64)
+        return Description(signature, torch.cat(blocks, dim=1) if blocks else empty, scales)
+
+    def _versions(self, linear: LinearMap) -> tuple[int, ...]:
+        return tuple(self._version.get(s.space, 0) for s in linear.columns or ())
+
+    def _readable(self, linear: LinearMap) -> bool:
+        return all(
+            s.space in self.coordinates and (s.tap in self._taps[s.space] or s.tap in self.graph.fixed_taps)
+            for s in linear.columns or ()
+        )
+
+    def _sketch(self, index: int) -> RowSketch:
+        linear = self.graph.maps[index]
+        versions = self._versions(linear)
+        cached = self._sketches.get(index)
+        if cached is None or cached[0] != versions:
+            cached = (versions, sketch_rows(linear, self.graph, self.tensors, self.coordinates, seed=index))
+            self._sketches[index] = cached
+        return cached[1]
+
+
+def movable(space: Space) -> bool:
+    """Whether the order of a space's channels is free."""
+    return not space.pins and bool(space.producers)
+
+
+def blocks(space: Space) -> Tensor:
+    """For every channel the block that it may not leave."""
+    return torch.arange(space.width) // (space.width // space.groups)
