@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 FAMILIES: Final = Path(__file__).with_name("timm_families.json")
 """The smallest model of every timm family, by number of parameters."""
 
+_TOO_LARGE: Final = "more than 150 million parameters: too much memory for several copies in float64"
+NOT_CHECKED: Final = dict.fromkeys(("convnext_large", "regnet_y_128gf", "vit_h_14", "vit_l_16", "vit_l_32"), _TOO_LARGE)
+"""Models that are traced but whose rewrites are not run, with the reason."""
+
 
 @dataclass(frozen=True)
 class Coverage:
@@ -156,6 +160,16 @@ def render(records: Iterable[Coverage]) -> str:
         if failed:
             lines += ["", "Not traced:", ""]
             lines += [f"- {r.name}: {r.failure}" for r in failed]
+    lines += [
+        "",
+        "## Rewrites that are run",
+        "",
+        "For every torchvision model a random permutation, an allowed scaling, planted copies and their merge are",
+        "applied to all free spaces at once, and the outputs compared in float64 (relative difference at most 1e-10),",
+        "except for:",
+        "",
+    ]
+    lines += [f"- {name}: {reason}" for name, reason in sorted(NOT_CHECKED.items())]
     return "\n".join(lines) + "\n"
 
 

@@ -106,9 +106,19 @@ class ChannelTransform:
             raise TransformError(
                 f"cannot compose: {self.after} channels after the first rewrite, {other.before} before the second"
             )
-        product = torch.sparse.mm(self._sparse(), other._sparse()).coalesce()
-        rows, columns = product.indices()
-        return ChannelTransform.of(self.before, other.after, rows, columns, product.values())
+        # Every entry (i, j) of the first meets all entries (j, k) of the second; equal (i, k) are added up.
+        by_row = torch.argsort(other.rows, stable=True)
+        count = torch.bincount(other.rows, minlength=other.before)
+        start = torch.cumsum(count, 0) - count
+        met = count[self.columns]
+        left = torch.repeat_interleave(torch.arange(met.numel()), met)
+        within = torch.arange(left.numel()) - (torch.cumsum(met, 0) - met)[left]
+        right = by_row[start[self.columns[left]] + within]
+        place = self.rows[left] * other.after + other.columns[right]
+        places, slot = torch.unique(place, return_inverse=True)
+        values = torch.zeros(places.numel(), dtype=torch.float64)
+        values.index_add_(0, slot, self.values[left] * other.values[right])
+        return ChannelTransform.of(self.before, other.after, places // other.after, places % other.after, values)
 
     @staticmethod
     def block_sum(blocks: Sequence[ChannelTransform]) -> ChannelTransform:
@@ -185,10 +195,6 @@ class ChannelTransform:
         return (
             self.before == self.after and self._is_gather and self._is_unit and bool((self.rows == self.columns).all())
         )
-
-    def _sparse(self) -> Tensor:
-        index = torch.stack([self.rows, self.columns])
-        return torch.sparse_coo_tensor(index, self.values, (self.before, self.after))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
