@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from canon._version import __version__
+from canon.attacks import attack as attack
 
-__all__ = ["__version__"]
+__all__ = ["__version__", "attack"]

@@ -3,6 +3,7 @@
 from canon.attacks.attack import AttackResult as AttackResult
 from canon.attacks.attack import attack as attack
 from canon.attacks.attack import attack_with as attack_with
+from canon.attacks.attack import replay as replay
 from canon.attacks.channels import Channels as Channels
 from canon.attacks.channels import Kind as Kind
 from canon.attacks.interface import Primitive as Primitive
@@ -15,6 +16,6 @@ from canon.attacks.registry import get as get
 from canon.attacks.registry import names as names
 
 __all__ = [
-    "attack", "attack_with", "AttackOptions", "AttackResult", "AttackLog", "SpaceLog",
+    "attack", "attack_with", "replay", "AttackOptions", "AttackResult", "AttackLog", "SpaceLog",
     "Channels", "Kind", "Primitive", "Setting", "MIX", "get", "names",
 ]  # fmt: skip

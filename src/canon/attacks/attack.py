@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from canon.attacks import registry
 from canon.attacks.axes import Axes
 from canon.attacks.log import AttackLog, write_log
 from canon.attacks.noise import Noise
-from canon.attacks.options import AttackOptions, MoreOptions
+from canon.attacks.options import MIX, AttackOptions, MoreOptions
 from canon.attacks.parameters import write_parameters
 from canon.attacks.plan import AttackPlan, count_parameters, make_plan
 from canon.attacks.weights import write_bias, write_weight
@@ -69,7 +70,6 @@ def attack(
     return attack_with(model, example, options)
 
 
-@torch.no_grad()
 def attack_with(
     model: nn.Module,
     example: Tensor | tuple[Any, ...],
@@ -77,6 +77,46 @@ def attack_with(
     progress: Progress | None = None,
 ) -> AttackResult:
     """`attack` with all options in one value, and with news of its progress."""
+    return _carry_out(model, _prepare(model, example, options), progress)
+
+
+def replay(model: nn.Module, example: Tensor | tuple[Any, ...], log: AttackLog) -> AttackResult:
+    """Do a logged attack again.
+
+    Args:
+        model: The model that was attacked, not changed since.
+        example: An input like the one given then.
+        log: What was done.
+
+    Raises:
+        AttackError: The model is not the one that the log speaks of.
+    """
+    prepared = _prepare(model, example, log.options)
+    if prepared.log.spaces != log.spaces or prepared.log.kernels != log.kernels:
+        mine, theirs = {s.name: s for s in prepared.log.spaces}, {s.name: s for s in log.spaces}
+        differs = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+        raise AttackError(
+            "the model is not the one that this log speaks of",
+            where=", ".join(differs[:3]) or None,
+            hint="Give the model as it was before the attack",
+        )
+    return _carry_out(model, prepared, None)
+
+
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """An attack that is decided and checked, with nothing written yet."""
+
+    plan: AttackPlan
+    tensors: Mapping[str, Tensor]
+    generator: torch.Generator
+    log: AttackLog
+
+
+def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
+    for name in options.ops:
+        if name not in MIX:
+            registry.get(name)  # a wrong name is found before anything else
     graph = trace(model, example)
     tensors = _tensors(model, graph)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
@@ -89,11 +129,15 @@ def attack_with(
             hint="Lower the ratio, shorten the sequence, select fewer spaces, or raise max_parameters",
         )
     _check_finite(tensors)
-    changed = write_tensors(tensors, plan, generator, progress)
+    return _Prepared(plan, tensors, generator, write_log(plan, options, size))
+
+
+@torch.no_grad()
+def _carry_out(model: nn.Module, prepared: _Prepared, progress: Progress | None) -> AttackResult:
+    changed = write_tensors(prepared.tensors, prepared.plan, prepared.generator, progress)
     attacked = replace_tensors(model, changed)
-    if plan.kernels:
-        resize_kernels(attacked, dict.fromkeys(plan.kernels, 1))
-    return AttackResult(attacked, write_log(plan, options, size))
+    resize_kernels(attacked, dict.fromkeys(prepared.plan.kernels, 1))
+    return AttackResult(attacked, prepared.log)
 
 
 def write_tensors(

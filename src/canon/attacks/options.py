@@ -53,7 +53,7 @@ class AttackOptions:
     """p: the channel at `⌊p·C⌋`, clipped, is split."""
 
     split_shares: ShareForm = "equal"
-    """Shares of the copies: `1/k` each (with `scale`, give or take a hair), or random ones of either sign."""
+    """Shares of the copies: `1/k` each (with `scale`, give or take an eighth), or random ones of either sign."""
 
     sequence_length: int = 3
     """How many primitives `MIX` samples."""
