@@ -69,9 +69,7 @@ def test_a_message_that_is_not_in_is_not_written(tmp_path: Path) -> None:
         (["uchida17", "--device", "nowhere"], "cannot be used here"),
     ],
 )
-def test_mistakes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str
-) -> None:
+def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str) -> None:
     scheme, *options = arguments
     files = ["--out", str(tmp_path / "m"), "--key", str(tmp_path / "k")]
     assert run("embed", scheme, "small", *files, *options) == 2

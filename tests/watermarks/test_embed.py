@@ -118,9 +118,7 @@ def test_bad_layer_is_refused_before_training(name: str) -> None:
         watermarks.get(name).embed(small_net(), small_digits(), layers=["norm1"], progress=untrained)
 
 
-@pytest.mark.parametrize(
-    ("name", "capacity"), [("uchida17", 864), ("lottery", 192), ("ipr_gan", 192), ("ipr_ic", 128)]
-)
+@pytest.mark.parametrize(("name", "capacity"), [("uchida17", 864), ("lottery", 192), ("ipr_gan", 192), ("ipr_ic", 128)])
 def test_a_message_that_is_too_long_names_the_capacity(name: str, capacity: int) -> None:
     with pytest.raises(WatermarkError, match=f"these layers hold {capacity}"):
         watermarks.get(name).embed(small_net(), small_digits(), message="x" * 900, progress=untrained)

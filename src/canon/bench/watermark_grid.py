@@ -226,9 +226,7 @@ def _train_marked(
         progress=_progress(report, f"{name} {scheme_name}"),
     )
     wrong_seed = options.seed + _WRONG_SEED_OFFSET
-    wrong = scheme.draw_key(
-        start, data, message=Message.random(wrong_seed, len(result.key.message)), seed=wrong_seed
-    )
+    wrong = scheme.draw_key(start, data, message=Message.random(wrong_seed, len(result.key.message)), seed=wrong_seed)
     unmarked = twin.model
     accuracy = watermarks.accuracy(result.model.to(options.device), data)
     details = dict(result.extraction.details)

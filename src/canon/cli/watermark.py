@@ -34,9 +34,7 @@ Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to ma
 DatasetName = Annotated[str, typer.Option("--dataset", help="digits, mnist, cifar10 or cifar100.")]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the dataset lies, for all but digits.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train.")]
-ShownKey = Annotated[
-    Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")
-]
+ShownKey = Annotated[Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")]
 Classes = Annotated[int, typer.Option("--classes", min=1, help="Outputs of the model.")]
 
 
@@ -70,9 +68,7 @@ def embed(
     size = zoo.input_size(model)
     options = watermarks.TrainOptions(device=str(parse_device(device)))
     if epochs is not None:
-        options = watermarks.TrainOptions(
-            device=options.device, epochs=epochs, cooldown=min(options.cooldown, epochs)
-        )
+        options = watermarks.TrainOptions(device=options.device, epochs=epochs, cooldown=min(options.cooldown, epochs))
     result = chosen.embed(
         zoo.model(model, classes=images.classes, seed=seed),
         images if size == zoo.DEFAULT_SIZE else images.resized(size),

@@ -59,9 +59,7 @@ class Trial:
 def check(trial: Trial) -> EmbedResult:
     """Run every check; returns the marked model and its key for further tests."""
     before = copy.deepcopy(trial.model.state_dict())
-    result = trial.scheme.embed(
-        trial.model, trial.dataset, message=trial.message, seed=1, options=trial.options
-    )
+    result = trial.scheme.embed(trial.model, trial.dataset, message=trial.message, seed=1, options=trial.options)
     _require(_same(before, trial.model.state_dict()), "embed changed the model it was given")
     for promise in (
         _ships_an_ordinary_model,
@@ -88,9 +86,7 @@ def _ships_an_ordinary_model(trial: Trial, result: EmbedResult) -> None:
         "the shipped model has other modules than the one that was given",
     )
     hooked = [
-        name
-        for name, module in result.model.named_modules()
-        if module._forward_hooks or module._forward_pre_hooks
+        name for name, module in result.model.named_modules() if module._forward_hooks or module._forward_pre_hooks
     ]
     _require(not hooked, f"hooks were left on {', '.join(hooked)}")
     layers = weighted_layers(result.model)
@@ -127,9 +123,7 @@ def _survives_a_file_and_a_new_process(trial: Trial, result: EmbedResult) -> Non
             "import sys; from canon.watermarks import load_key;"
             "key = load_key(sys.argv[1]); print(key.message.hex, len(key.message), *key.layers)"
         )
-        run = subprocess.run(
-            [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
-        )
+        run = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
     message = result.key.message
     line = " ".join([message.hex, str(len(message)), *result.key.layers])
     _require(run.stdout.strip() == line, f"a new process reads another key: {run.stderr.strip()}")

@@ -97,13 +97,9 @@ class Dataset:
             labels = self.train_labels[index].to(device)
             yield self.images_at(self.train_images[index], device), labels
 
-    def test_batches(
-        self, size: int, device: str | torch.device
-    ) -> Iterator[tuple[Tensor, Tensor]]:
+    def test_batches(self, size: int, device: str | torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """The test images in their order."""
-        for images, labels in zip(
-            self.test_images.split(size), self.test_labels.split(size), strict=True
-        ):
+        for images, labels in zip(self.test_images.split(size), self.test_labels.split(size), strict=True):
             yield self.images_at(images, device), labels.to(device)
 
 
@@ -111,8 +107,7 @@ def _check_split(name: str, split: str, images: Tensor, labels: Tensor, classes:
     where = f"{split} split of '{name}'"
     if images.ndim != 4 or not images.is_floating_point():
         raise DataError(
-            f"images must be a float tensor of shape N×C×H×W, got {tuple(images.shape)} "
-            f"of {images.dtype}",
+            f"images must be a float tensor of shape N×C×H×W, got {tuple(images.shape)} of {images.dtype}",
             where=where,
         )
     if labels.shape != (len(images),) or labels.dtype != torch.int64:
@@ -122,7 +117,6 @@ def _check_split(name: str, split: str, images: Tensor, labels: Tensor, classes:
         )
     if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
-            f"labels run from {int(labels.min())} to {int(labels.max())}, "
-            f"but there are {classes} classes",
+            f"labels run from {int(labels.min())} to {int(labels.max())}, but there are {classes} classes",
             where=where,
         )

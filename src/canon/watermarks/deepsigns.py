@@ -94,9 +94,7 @@ class ClassCentres(Embedding):
             loss = loss + CENTRE_STRENGTH * self._shape(position, batch, labels)
             for carrier in (self.centres[position][self.chosen_class], stored.mean(0)):
                 scores = self.get_buffer(f"projection{position}") @ carrier
-                loss = loss + MESSAGE_STRENGTH * functional.binary_cross_entropy_with_logits(
-                    scores, bits[position]
-                )
+                loss = loss + MESSAGE_STRENGTH * functional.binary_cross_entropy_with_logits(scores, bits[position])
         return loss, logits
 
     def _shape(self, position: int, activation: Tensor, labels: Tensor) -> Tensor:

@@ -254,13 +254,8 @@ class Scheme(ABC):
         return Key(
             scheme=self.name,
             architecture=architecture(target.model),
-            shapes={
-                layer: tuple(layer_weight(target.model, layer).shape) for layer in target.layers
-            },
+            shapes={layer: tuple(layer_weight(target.model, layer).shape) for layer in target.layers},
             message=target.message,
             settings=embedding.key_settings(),
-            tensors={
-                name: value.detach().cpu().clone()
-                for name, value in embedding.key_tensors().items()
-            },
+            tensors={name: value.detach().cpu().clone() for name, value in embedding.key_tensors().items()},
         )

@@ -79,10 +79,5 @@ class IprGan(Scheme):
         """Signs of the norm scales."""
         norms = key.settings["norms"]
         assert isinstance(norms, dict), "written by key_settings"
-        scales = torch.cat(
-            [
-                reader.parameter(norms[layer], "weight", shape[:1])
-                for layer, shape in key.shapes.items()
-            ]
-        )
+        scales = torch.cat([reader.parameter(norms[layer], "weight", shape[:1]) for layer, shape in key.shapes.items()])
         return read_signs(scales, key.message)

@@ -20,11 +20,7 @@ Weighted = nn.Conv2d | nn.Linear
 
 def weighted_layers(model: nn.Module) -> dict[str, Weighted]:
     """Every Conv2d and Linear by name, in module order."""
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, (nn.Conv2d, nn.Linear))
-    }
+    return {name: module for name, module in model.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
 
 
 def undivided_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
@@ -33,9 +29,7 @@ def undivided_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
     A depthwise kernel has one input channel, which is too few to hide anything in.
     """
     return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, nn.Conv2d) and module.groups == 1
+        name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d) and module.groups == 1
     }
 
 
@@ -60,9 +54,7 @@ def normalised_convolutions(model: nn.Module, images: Tensor) -> dict[str, str]:
 
     def watch_convolution(name: str) -> torch.utils.hooks.RemovableHandle:
         module = model.get_submodule(name)
-        return module.register_forward_hook(
-            lambda _module, _inputs, output: written.append((name, output))
-        )
+        return module.register_forward_hook(lambda _module, _inputs, output: written.append((name, output)))
 
     def watch_norm(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
         def look(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -105,8 +97,7 @@ def norms_of(model: nn.Module, images: Tensor, layers: Iterable[str]) -> dict[st
     for layer in layers:
         if layer not in pairs:
             raise WatermarkError(
-                "the layer is not an undivided convolution followed by a batch norm, "
-                "which this scheme needs",
+                "the layer is not an undivided convolution followed by a batch norm, which this scheme needs",
                 where=layer,
                 hint=f"Layers that are: {_sample(pairs)}.",
             )

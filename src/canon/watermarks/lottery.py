@@ -62,9 +62,7 @@ class Ticket(Embedding):
         super().__init__()
         self.layers = target.layers
         code = torch.from_numpy(qr.encode(target.message.data))
-        masks = {
-            layer: magnitude_mask(layer_weight(target.model, layer)) for layer in target.layers
-        }
+        masks = {layer: magnitude_mask(layer_weight(target.model, layer)) for layer in target.layers}
         self.layer, self.row, self.column = best_place(masks, code)
         self._write(masks[self.layer], code, target.generator)
         for position, layer in enumerate(target.layers):
@@ -134,9 +132,7 @@ class Lottery(Scheme):
             if isinstance(layer, nn.Linear) or layer.groups == 1
         }
         spatial = tuple(
-            name
-            for name, layer in undivided.items()
-            if isinstance(layer, nn.Linear) or layer.weight[0, 0].numel() > 1
+            name for name, layer in undivided.items() if isinstance(layer, nn.Linear) or layer.weight[0, 0].numel() > 1
         )
         if any(has_room(undivided[name].weight) for name in spatial):
             return spatial
@@ -150,9 +146,7 @@ class Lottery(Scheme):
     def prepare(self, target: Target) -> Embedding:
         """Prune, and write the code into the mask."""
         if len(target.message) % 8:
-            raise WatermarkError(
-                f"a QR code holds whole bytes, but the message has {len(target.message)} bits"
-            )
+            raise WatermarkError(f"a QR code holds whole bytes, but the message has {len(target.message)} bits")
         return Ticket(target)
 
     def read(self, reader: Reader, key: Key) -> Reading:

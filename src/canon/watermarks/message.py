@@ -54,9 +54,7 @@ class Message:
         try:
             values = [int(digit, 16) for digit in digits]
         except ValueError as error:
-            raise WatermarkError(
-                f"'{digits}' is not hexadecimal", hint="Use the digits 0-9 and a-f alone."
-            ) from error
+            raise WatermarkError(f"'{digits}' is not hexadecimal", hint="Use the digits 0-9 and a-f alone.") from error
         return cls(tuple(value >> shift & 1 for value in values for shift in range(3, -1, -1)))
 
     @classmethod

@@ -37,9 +37,7 @@ class TransformedBranch(PassportBranch):
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)
-        self.transforms = nn.ModuleList(
-            [bottleneck(width, target.generator) for width in self.widths]
-        )
+        self.transforms = nn.ModuleList([bottleneck(width, target.generator) for width in self.widths])
 
     def transform(self, position: int, value: Tensor) -> Tensor:
         """`c → c/4 → LeakyReLU → c`."""
@@ -86,6 +84,4 @@ class PassportAware(PassportScheme):
     def transformed(self, key: Key, position: int, value: Tensor) -> Tensor:
         """The layer's MLP, from the key."""
         hidden = functional.linear(value, key.tensors[f"transforms.{position}.0.weight"])
-        return functional.linear(
-            functional.leaky_relu(hidden), key.tensors[f"transforms.{position}.2.weight"]
-        )
+        return functional.linear(functional.leaky_relu(hidden), key.tensors[f"transforms.{position}.2.weight"])

@@ -62,8 +62,7 @@ class PassportBranch(Embedding):
         self.norms = {layer: pairs[layer] for layer in target.layers if layer in pairs}
         if not self.norms:
             raise WatermarkError(
-                "none of these layers is a convolution followed by a batch norm, which can take a "
-                "passport",
+                "none of these layers is a convolution followed by a batch norm, which can take a passport",
                 where=", ".join(target.layers),
             )
         self.widths: list[int] = []
@@ -75,11 +74,7 @@ class PassportBranch(Embedding):
             self.widths.append(convolution.out_channels)
             self.register_buffer(f"scale{position}", draw_passport(convolution, target.generator))
             self.register_buffer(f"shift{position}", draw_passport(convolution, target.generator))
-        self.all_norms = [
-            name
-            for name, module in target.model.named_modules()
-            if isinstance(module, nn.BatchNorm2d)
-        ]
+        self.all_norms = [name for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)]
         for position, name in enumerate(self.all_norms):
             width = len(layer_weight(target.model, name))
             self.register_buffer(f"mean{position}", torch.zeros(width))
@@ -104,9 +99,7 @@ class PassportBranch(Embedding):
         ]
         affine = {
             norm: (self.transform(position, scale), self.transform(position, shift))
-            for position, (norm, scale, shift) in enumerate(
-                zip(self.norms.values(), scales, shifts, strict=True)
-            )
+            for position, (norm, scale, shift) in enumerate(zip(self.norms.values(), scales, shifts, strict=True))
         }
         statistics = {
             name: (self.get_buffer(f"mean{position}"), self.get_buffer(f"variance{position}"))
@@ -161,9 +154,7 @@ def _divert(
     """Replace a norm's output by the private one."""
 
     def private(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        return functional.batch_norm(
-            inputs[0], *moments, *affine, training=module.training, eps=norm.eps
-        )
+        return functional.batch_norm(inputs[0], *moments, *affine, training=module.training, eps=norm.eps)
 
     return norm.register_forward_hook(private)
 

@@ -173,7 +173,5 @@ def _data_cells() -> list[tuple[int, int]]:
     columns = [right if right > 6 else right - 1 for right in range(SIZE - 1, 0, -2)]
     for turn, right in enumerate(columns):
         rows = range(SIZE - 1, -1, -1) if turn % 2 == 0 else range(SIZE)
-        cells += [
-            (row, column) for row in rows for column in (right, right - 1) if not taken[row, column]
-        ]
+        cells += [(row, column) for row in rows for column in (right, right - 1) if not taken[row, column]]
     return cells

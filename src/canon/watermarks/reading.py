@@ -90,9 +90,7 @@ class Reader:
                 where=name,
                 hint="The key belongs to another architecture.",
             )
-        self._mismatches[name] = (
-            f"{name}: expected {'×'.join(map(str, shape))}, got {'×'.join(map(str, value.shape))}"
-        )
+        self._mismatches[name] = f"{name}: expected {'×'.join(map(str, shape))}, got {'×'.join(map(str, value.shape))}"
         fitted = value.new_zeros(tuple(shape))
         common = tuple(slice(0, min(sizes)) for sizes in zip(value.shape, shape, strict=True))
         fitted[common] = value[common]

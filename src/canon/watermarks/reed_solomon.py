@@ -46,11 +46,7 @@ def decode(received: Sequence[int], parity: int) -> list[int]:
         return list(received[:-parity])
     locator = _locator(syndromes)
     errors = len(locator) - 1
-    positions = [
-        position
-        for position in range(len(received))
-        if _value(locator, _POWER[-position % 255]) == 0
-    ]
+    positions = [position for position in range(len(received)) if _value(locator, _POWER[-position % 255]) == 0]
     if errors * 2 > parity or len(positions) != errors:
         raise WatermarkError(f"more than {parity // 2} of {len(received)} bytes are wrong")
     corrected = list(received)

@@ -43,9 +43,7 @@ def get(name: str) -> Scheme:
     """
     targets = _targets()
     if name not in targets:
-        raise WatermarkError(
-            f"no watermarking scheme '{name}'", hint=f"Known: {', '.join(targets)}."
-        )
+        raise WatermarkError(f"no watermarking scheme '{name}'", hint=f"Known: {', '.join(targets)}.")
     module, _, attribute = targets[name].partition(":")
     found = getattr(importlib.import_module(module), attribute)
     if not (isinstance(found, type) and issubclass(found, Scheme)):

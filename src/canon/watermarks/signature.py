@@ -44,8 +44,7 @@ class SignedStatement:
         """The first `count` bits of SHA-256(signature), SHA-256(signature ‖ 1), …"""
         blocks = -(-count // 256)
         stream = b"".join(
-            hashlib.sha256(self.signature + (block.to_bytes(4) if block else b"")).digest()
-            for block in range(blocks)
+            hashlib.sha256(self.signature + (block.to_bytes(4) if block else b"")).digest() for block in range(blocks)
         )
         return Message(Message.from_bytes(stream).bits[:count])
 

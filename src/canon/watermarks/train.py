@@ -180,9 +180,7 @@ def _epoch(
     total = torch.zeros((), device=device)
     right = torch.zeros((), device=device)
     seen = 0
-    for step, (images, labels) in enumerate(
-        dataset.shuffled_batches(options.batch_size, order, device)
-    ):
+    for step, (images, labels) in enumerate(dataset.shuffled_batches(options.batch_size, order, device)):
         for group in optimizer.param_groups:
             group["lr"] = options.learning_rate * _factor(course, options, step / steps)
         loss, logits = embedding.loss(model, images, labels)
@@ -210,16 +208,12 @@ def _finished(course: _Course, options: TrainOptions) -> bool:
     return since is not None and course.epoch >= since + options.cooldown
 
 
-def _optimizer(
-    model: nn.Module, embedding: Embedding, options: TrainOptions
-) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, embedding: Embedding, options: TrainOptions) -> torch.optim.Optimizer:
     parameters = [value for value in model.parameters() if value.requires_grad]
     parameters += embedding.host_parameters()
     rate, decay = options.learning_rate, options.weight_decay
     if options.optimizer == "sgd":
-        return torch.optim.SGD(
-            parameters, lr=rate, momentum=0.9, nesterov=True, weight_decay=decay
-        )
+        return torch.optim.SGD(parameters, lr=rate, momentum=0.9, nesterov=True, weight_decay=decay)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
 
 
@@ -263,18 +257,12 @@ def _resume(
         return _Course(identity)
     where = str(options.checkpoint)
     try:
-        state: dict[str, Any] = torch.load(
-            options.checkpoint, map_location=options.device, weights_only=True
-        )
+        state: dict[str, Any] = torch.load(options.checkpoint, map_location=options.device, weights_only=True)
         course = state["course"]
     except Exception as error:  # torch raises many kinds for a damaged or hostile file
-        raise WatermarkError(
-            "the checkpoint cannot be read", where=where, hint="Delete it to start over."
-        ) from error
+        raise WatermarkError("the checkpoint cannot be read", where=where, hint="Delete it to start over.") from error
     if course["identity"] != identity:
-        raise WatermarkError(
-            "the checkpoint belongs to another run", where=where, hint="Name another file."
-        )
+        raise WatermarkError("the checkpoint belongs to another run", where=where, hint="Name another file.")
     model.load_state_dict(state["model"])
     embedding.load_state_dict(state["embedding"])
     optimizer.load_state_dict(state["optimizer"])

@@ -50,9 +50,7 @@ class Projection(Embedding):
         """`k·Σ BCE`."""
         vector = mean_kernels(layer_weight(model, layer) for layer in self.layers)
         scores = vector @ self.get_buffer("projection")
-        return STRENGTH * functional.binary_cross_entropy_with_logits(
-            scores, self.get_buffer("bits"), reduction="sum"
-        )
+        return STRENGTH * functional.binary_cross_entropy_with_logits(scores, self.get_buffer("bits"), reduction="sum")
 
 
 class Uchida17(Scheme):

@@ -74,9 +74,7 @@ def _normalise(name: str, images: NDArray[Any]) -> Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(images)).float() / 255.0
     tensor = tensor.unsqueeze(1) if tensor.ndim == 3 else tensor.permute(0, 3, 1, 2)
     if tensor.shape[-1] != _SIZE:
-        tensor = functional.interpolate(
-            tensor, size=(_SIZE, _SIZE), mode="bilinear", align_corners=False
-        )
+        tensor = functional.interpolate(tensor, size=(_SIZE, _SIZE), mode="bilinear", align_corners=False)
     mean = torch.tensor(_MEAN[name]).view(1, -1, 1, 1)
     deviation = torch.tensor(_DEVIATION[name]).view(1, -1, 1, 1)
     return ((tensor - mean) / deviation).expand(-1, 3, -1, -1).contiguous()
@@ -113,9 +111,7 @@ def _from_folder(name: str, folder: str | Path | None, download: bool) -> Raw:
         train = loader(str(root), train=True, download=download)
         test = loader(str(root), train=False, download=download)
     except (OSError, RuntimeError, pickle.UnpicklingError, ValueError) as error:
-        raise DataError(
-            f"the dataset '{name}' could not be read: {error}", where=str(root), hint=hint
-        ) from error
+        raise DataError(f"the dataset '{name}' could not be read: {error}", where=str(root), hint=hint) from error
     return (
         np.asarray(train.data),
         np.asarray(train.targets),

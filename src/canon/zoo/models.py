@@ -47,9 +47,7 @@ def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
         if source == "torchvision":
             extra: dict[str, Any] = _WITHOUT_AUXILIARY_HEAD.get(bare, {})
-            built = import_torchvision().models.get_model(
-                bare, weights=None, num_classes=classes, **extra
-            )
+            built = import_torchvision().models.get_model(bare, weights=None, num_classes=classes, **extra)
         else:
             built = import_timm().create_model(bare, pretrained=False, num_classes=classes)
     assert isinstance(built, nn.Module), f"{name} built a {type(built).__name__}"
