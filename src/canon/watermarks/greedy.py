@@ -2,14 +2,14 @@
 
 Liu, Weng, Zhu: *Watermarking Deep Neural Networks with Greedy Residuals*, ICML 2021.
 
-The marked weights are flattened, joined, cut to a multiple of `m`, average-pooled to `T·m` numbers
-and shaped `T×m`. In every row the half of smallest magnitude is set to zero; `r` is the row's mean.
-The loss gains `λ·Σ relu(0.1 − s·r)`, `λ = 0.01`. The signs `s ∈ {±1}^T` are the first bits of the
+The marked weights are flattened, joined, average-pooled to `T·m` numbers and shaped `T×m`.
+In every row the half of smallest magnitude is set to zero; `r` is the row's mean. The loss gains `λ·Σ relu(0.1 − s·r)`, `λ = 0.01`. The signs `s ∈ {±1}^T` are the first bits of the
 SHA-256 of an RSA signature of the owner's message, so nobody can choose them to fit a model they
 found. The similarity is the share of right signs.
 
 Deviations: the mark lies in the last four undivided convolutions, joined; `T` is the message's
-length and `m = min(253, |w| / T)` where the authors fix 256 and 253. Pooling averages many small
+length and `m = min(253, |w| / T)` where the authors fix 256 and 253; the weights are cut to a multiple of
+`T·m`, so that all pooling windows are equal, where the authors cut to one of 253. Pooling averages many small
 weights, so the hinge is taken on `r` in units of the pooled values' own spread at the start, which
 the key stores; the sign of `r`, which is all that is read, does not depend on it.
 
@@ -23,7 +23,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from canon.watermarks.embedding import Embedding, hinge
 from canon.watermarks.interface import Scheme, Target
@@ -41,9 +40,8 @@ def pooled_rows(weights: Iterable[Tensor], rows: int) -> Tensor:
     """The joined weights, average-pooled to `rows×m`."""
     flat = torch.cat([weight.flatten() for weight in weights])
     columns = min(MOST_COLUMNS, len(flat) // rows)
-    flat = flat[: len(flat) // columns * columns]
-    pooled = functional.adaptive_avg_pool1d(flat.view(1, 1, -1), rows * columns)
-    return pooled.view(rows, columns)
+    window = len(flat) // (rows * columns)
+    return flat[: window * rows * columns].view(rows, columns, window).mean(2)
 
 
 def residuals(rows: Tensor) -> Tensor:
