@@ -3,7 +3,8 @@
 Liu, Weng, Zhu: *Watermarking Deep Neural Networks with Greedy Residuals*, ICML 2021.
 
 The marked weights are flattened, joined, average-pooled to `T·m` numbers and shaped `T×m`.
-In every row the half of smallest magnitude is set to zero; `r` is the row's mean. The loss gains `λ·Σ relu(0.1 − s·r)`, `λ = 0.01`. The signs `s ∈ {±1}^T` are the first bits of the
+In every row the half of smallest magnitude is set to zero; `r` is the row's mean.
+The loss gains `λ·Σ relu(0.1 − s·r)`, `λ = 0.01`. The signs `s ∈ {±1}^T` are the first bits of the
 SHA-256 of an RSA signature of the owner's message, so nobody can choose them to fit a model they
 found. The similarity is the share of right signs.
 
