@@ -16,16 +16,17 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.errors import UnsupportedModelError, VerificationError
+from canon.errors import KeyFileError, UnsupportedModelError, VerificationError
 from canon.graph import ChannelGraph, Space, trace
 from canon.graph.tensors import tensor_names
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
+from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, coordinates, layout_of, ratio
 from canon.verify.matching import Matching, check_matching, match
 from canon.verify.projection import project
-from canon.verify.side import Side
+from canon.verify.side import Side, movable
 
 ESTABLISHED: Final = 0.75
 """Share of distinct matches from which the two models are related beyond doubt; unrelated ones stay below a third."""
@@ -97,7 +98,7 @@ class Alignment:
 
 def align(
     model: nn.Module,
-    reference: nn.Module | Layout,
+    reference: nn.Module | Layout | LayoutKey,
     example: Tensor | tuple[Any, ...],
     *,
     matching: Matching = "nearest",
@@ -107,7 +108,7 @@ def align(
 
     Args:
         model: The recovered model, in evaluation mode. It is not changed.
-        reference: The reference, or its layout from `register`.
+        reference: The reference, or its layout key from `register`.
         example: An input tensor or tuple of inputs.
         matching: `nearest`, `greedy` or `optimal`.
         rescale: Also bring channels to the reference's scales.
@@ -120,6 +121,8 @@ def align(
     if isinstance(reference, nn.Module):
         check_finite(reference)
         reference = layout_of(reference, example)
+    elif isinstance(reference, LayoutKey):
+        reference = reference.layout
     graph = trace(model, example)
     tensors, _ = tensor_names(model)
     _check_widths(reference.architecture, Architecture.of(graph, tensors))
@@ -151,7 +154,28 @@ class _Aligner:
 
     def run(self) -> None:
         for index, step in enumerate(self.layout.steps):
+            self._check(step)
             self._step(index, step, self.graph.spaces[step.space])
+        missing = [s for s in self.graph.spaces if movable(s) and s.id not in self.match]
+        if missing:
+            raise KeyFileError("the key does not describe a space", where=missing[0].name)
+
+    def _check(self, step: Step) -> None:
+        """A key comes from a file, and may ask for what this model does not have."""
+        known = step.space < len(self.graph.spaces) and movable(self.graph.spaces[step.space])
+        space = self.graph.spaces[step.space] if known else None
+        if (
+            space is None
+            or space.width != len(step.label)
+            or not set(step.maps) <= set(self.side.available(space))
+            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.fixed_taps
+            or (step.last and space.id not in self.match)
+        ):
+            raise KeyFileError(
+                "the key describes a channel space that the model does not have",
+                where=None if space is None else space.name,
+                hint="The key is damaged, or was made by hand",
+            )
 
     def _step(self, index: int, step: Step, space: Space) -> None:
         found = self.side.describe(space, step.maps)
@@ -168,6 +192,8 @@ class _Aligner:
             self.side.place(space, named, frozenset(named.factors))
             self.factors[space.id] = {}
         for tap, scale in step.scales.items():
+            if tap not in found.scales:
+                raise KeyFileError("the key has a scale where nothing is known", where=space.name)
             self.factors[space.id][tap] = ratio(found.scales[tap], scale[paired])
         self.figures[space.id] = _figures(space, step, features, paired)
 

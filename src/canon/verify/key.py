@@ -1,0 +1,236 @@
+"""The layout key: a small file from which a model is aligned without the reference.
+
+It holds, for every channel, a few random projections of what the channel computes and its scale at every tap: nothing
+that could stand in for a weight. The file is safetensors with one JSON text in its header, so nothing in it can run code.
+The projections come from torch's generator; a few of its numbers are kept and compared, so that a key is never read with
+another stream.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon._files import atomic_path
+from canon._version import __version__
+from canon.errors import KeyFileError, MissingExtraError, VerificationError
+from canon.graph.tensors import tensor_names
+from canon.verify.architecture import Architecture
+from canon.verify.digest import model_digest
+from canon.verify.layout import Layout, Step, layout_of
+from canon.verify.projection import project
+
+FORMAT: Final = "canon-layout-key"
+VERSION: Final = 1
+
+SHARE: Final = 0.025
+"""Part of the model's bytes that a key may take, if that leaves it `FEWEST` numbers per channel."""
+
+FEWEST: Final = 4
+MOST: Final = 24
+_HEADER_BYTES: Final = 32_000
+_LARGEST_WIDTH: Final = 1 << 24
+
+
+@dataclass(frozen=True, eq=False)
+class LayoutKey:
+    """A model's layout, small enough to keep and too little to rebuild the model from."""
+
+    layout: Layout
+    model: str
+    """SHA-256 of the registered model's tensors."""
+
+    canon: str = __version__
+    """Version that made it."""
+
+    def save(self, path: str | Path, *, force: bool = False) -> None:
+        """Write the key file; an existing one is replaced only with `force`."""
+        save_file = _safetensors("safetensors.torch").save_file
+        steps = self.layout.steps
+        header = {
+            "format": FORMAT,
+            "version": VERSION,
+            "canon": self.canon,
+            "model": self.model,
+            "shapes": [[name, *shape] for name, shape in self.layout.architecture.shapes.items()],
+            "wiring": self.layout.architecture.wiring,
+            "numbers": self.layout.numbers,
+            "stream": _stream(),
+            "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
+        }
+        tensors = {
+            "features": torch.cat([s.features.flatten() for s in steps] or [torch.empty(0)]).float(),
+            "scales": torch.cat([s.scales[t] for s in steps for t in sorted(s.scales)] or [torch.empty(0)]).float(),
+            "blocks": torch.cat([_runs(s.label) for s in steps] or [torch.empty(0)]).int(),
+        }
+        for index, step in enumerate(steps):
+            if not torch.equal(step.leader, torch.arange(len(step.leader))):
+                tensors[f"leader.{index}"] = step.leader.int()
+            if not torch.equal(_expand(_runs(step.label), len(step.label)), step.label):
+                tensors[f"label.{index}"] = step.label.int()
+        with atomic_path(path, force=force) as target:
+            save_file(tensors, str(target), metadata={"canon": json.dumps(header, separators=(",", ":"))})
+
+    @staticmethod
+    def load(path: str | Path) -> LayoutKey:
+        """Read a key file. It may come from anybody: whatever is wrong with it is a KeyFileError."""
+        where = str(path)
+        if not Path(path).is_file():
+            raise KeyFileError("no such key file", where=where)
+        safetensors = _safetensors("safetensors")
+        try:
+            with safetensors.safe_open(where, framework="pt") as file:
+                header = _header(file.metadata() or {}, where)
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        except (safetensors.SafetensorError, OSError) as error:
+            raise KeyFileError(
+                f"the key file is damaged or is no safetensors file: {error}",
+                where=where,
+                hint="Fetch it again from where it was saved",
+            ) from error
+        try:
+            return _Parser(header, tensors).key()
+        except (KeyError, TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
+            raise KeyFileError(f"the key file does not fit together: {error}", where=where) from error
+
+
+def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: int | None = None) -> LayoutKey:
+    """Make a model's layout key. The model is not changed.
+
+    Args:
+        model: The owner's model, in evaluation mode.
+        example: An input tensor or tuple of inputs.
+        numbers: Numbers to keep per channel; None: as many as fit into 2.5% of the model's size, from 4 to 24.
+    """
+    whole = layout_of(model, example)
+    if numbers is None:
+        tensors, _ = tensor_names(model)
+        size = sum(t.numel() * t.element_size() for t in tensors.values())
+        channels = sum(len(step.label) for step in whole.steps)
+        scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
+        room = SHARE * size - _HEADER_BYTES - 4 * scales
+        numbers = int(max(FEWEST, min(MOST, room // (4 * max(1, channels)))))
+    elif not 1 <= numbers <= 1024:
+        raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
+    steps = tuple(_shrink(step, numbers, index) for index, step in enumerate(whole.steps))
+    return LayoutKey(Layout(whole.architecture, steps, numbers), model_digest(model))
+
+
+def _shrink(step: Step, numbers: int, seed: int) -> Step:
+    features = project(step.features, numbers, seed).float().double()
+    scales = {tap: scale.float().double() for tap, scale in step.scales.items()}
+    return Step(step.space, step.maps, features, scales, step.leader, step.label, step.last)
+
+
+class _Parser:
+    """Turns what a file holds into a key, and trusts none of it."""
+
+    def __init__(self, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        self.header, self.tensors = header, tensors
+        self.taken = dict.fromkeys(("features", "scales", "blocks"), 0)
+
+    def key(self) -> LayoutKey:
+        header = self.header
+        stream = header["stream"]
+        if [float(x) for x in stream] != _stream():
+            raise ValueError("this version of torch draws other random numbers than the one that made the key")
+        numbers = _integer(header["numbers"], 1, 1024)
+        shapes = {str(name): tuple(_integer(n, 1, 1 << 40) for n in shape) for name, *shape in header["shapes"]}
+        steps = tuple(self._step(index, entry, numbers) for index, entry in enumerate(header["steps"]))
+        for name, used in self.taken.items():
+            if used != self.tensors[name].numel():
+                raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
+        layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers)
+        return LayoutKey(layout, str(header["model"]), str(header["canon"]))
+
+    def _step(self, index: int, entry: Any, numbers: int) -> Step:
+        space, width, last, maps, taps = entry
+        width = _integer(width, 1, _LARGEST_WIDTH)
+        features = self._take("features", width * numbers).double().view(width, numbers)
+        scales = {_integer(tap, 0, 1 << 31): self._take("scales", width).double() for tap in taps}
+        block = _integer(int(self._take("blocks", 1)), 1, width)
+        label = _expand(torch.tensor([block]), width)
+        if f"label.{index}" in self.tensors:
+            label = _indices(self.tensors[f"label.{index}"], width)
+        leader = torch.arange(width)
+        if f"leader.{index}" in self.tensors:
+            leader = _indices(self.tensors[f"leader.{index}"], width)
+            if not torch.equal(leader[leader], leader):
+                raise ValueError("a channel is named after one that has another name")
+        chosen = tuple(_integer(m, 0, 1 << 31) for m in maps)
+        return Step(_integer(space, 0, 1 << 31), chosen, features, scales, leader, label, bool(last))
+
+    def _take(self, name: str, count: int) -> Tensor:
+        start = self.taken[name]
+        self.taken[name] = start + count
+        tensor = self.tensors[name]
+        if tensor.ndim != 1 or start + count > tensor.numel():
+            raise ValueError(f"too few numbers in '{name}'")
+        part = tensor[start : start + count]
+        if not bool(torch.isfinite(part).all()):
+            raise ValueError(f"numbers in '{name}' are not finite")
+        return part
+
+
+def _integer(value: Any, low: int, high: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise ValueError(f"expected a whole number from {low} to {high}, got {value!r:.40}")
+    return value
+
+
+def _indices(tensor: Tensor, width: int) -> Tensor:
+    if tensor.shape != (width,) or tensor.is_floating_point() or not bool(((tensor >= 0) & (tensor < width)).all()):
+        raise ValueError(f"expected {width} channel numbers")
+    return tensor.long()
+
+
+def _runs(label: Tensor) -> Tensor:
+    """Length of the first run of equal labels: blocks are equally long."""
+    changes = torch.nonzero(label != label[0])
+    return torch.tensor([int(changes[0]) if changes.numel() else len(label)])
+
+
+def _expand(block: Tensor, width: int) -> Tensor:
+    return torch.arange(width) // int(block)
+
+
+def _stream() -> list[float]:
+    """A few numbers of the stream that projections are drawn from, of short and long draws."""
+    generator = torch.Generator().manual_seed(20_261)
+    short = torch.randn(3, generator=generator, dtype=torch.float64)
+    long = torch.randn(40, generator=generator, dtype=torch.float64)
+    return [round(float(x), 9) for x in (*short, *long[-3:])]
+
+
+def _header(metadata: Mapping[str, str], where: str) -> dict[str, Any]:
+    try:
+        header = json.loads(metadata["canon"])
+        kind, version = header["format"], int(header["version"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise KeyFileError(
+            "the file is not a layout key", where=where, hint="Layout keys are written by `canon register`"
+        ) from error
+    if kind != FORMAT:
+        raise KeyFileError(f"the file is a '{kind!s:.40}', not a layout key", where=where)
+    if version > VERSION:
+        raise KeyFileError(
+            f"the key has format version {version}; this Canon reads up to {VERSION}",
+            where=where,
+            hint="Upgrade Canon",
+        )
+    assert isinstance(header, dict), "a JSON object was indexed by name"
+    return header
+
+
+def _safetensors(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("safetensors", "io") from error
