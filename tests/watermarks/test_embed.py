@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from canon import watermarks, zoo
 from canon.errors import DataError, KeyFileError, WatermarkError
@@ -197,3 +200,23 @@ def test_passports_run_the_task_in_private(name: str) -> None:
     stranger = scheme.draw_key(small_net(), data, seed=5)
     assert scheme.private_accuracy(result.model, stranger, data) < 0.5
     assert watermarks.accuracy(result.model, data) == before, "the public path was disturbed"
+
+
+def test_the_message_is_read_in_a_new_process(tmp_path: Path) -> None:
+    result = watermarks.get("ipr_gan").embed(small_net(), small_digits(), message="Canon", options=QUICK)
+    save_file(result.model.state_dict(), tmp_path / "model")
+    result.key.save(tmp_path / "key")
+    code = (
+        "import sys; from safetensors.torch import load_file; from canon import watermarks;"
+        "from tests.watermarks.small import small_net; model = small_net(seed=8);"
+        "model.load_state_dict(load_file(sys.argv[1] + '/model')); key = watermarks.load_key(sys.argv[1] + '/key');"
+        "print(watermarks.get(key.scheme).extract(model, key).message.text)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert run.stdout.strip() == "Canon"
