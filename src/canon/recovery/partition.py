@@ -168,7 +168,7 @@ class Refinement:
         label = label * space.groups + block
         if old is not None:
             label = label * space.width + old.leader
-        leader = cluster(signature, label, self.tolerance.equal)
+        leader = self._group(space, signature, label)
         leader = torch.where(null, torch.arange(space.width), leader)
         everyone = torch.arange(space.width)
         return Classes(
@@ -179,6 +179,10 @@ class Refinement:
             factors=_factors(signature, leader, space, self.graph),
             spread=signature.distance(everyone, leader),
         )
+
+    def _group(self, space: Space, signature: Signature, label: Tensor) -> Tensor:
+        """The leader of every channel; channels with different labels stay apart."""
+        return cluster(signature, label, self.tolerance.equal)
 
 
 def _identity(space: Space) -> Classes:
