@@ -1,8 +1,52 @@
-"""Canon: undo neural structural obfuscation, and prove that it was undone."""
+"""Canon: undo neural structural obfuscation, and prove that it was undone.
+
+The names below are loaded when they are first used, so that `import canon` and the command line start at once.
+"""
 
 from __future__ import annotations
 
-from canon._version import __version__
-from canon.attacks import attack as attack
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["__version__", "attack"]
+from canon._version import __version__
+
+if TYPE_CHECKING:
+    from canon import watermarks as watermarks
+    from canon.api import JudgeOptions as JudgeOptions
+    from canon.api import certify as certify
+    from canon.api import judge as judge
+    from canon.attacks import attack as attack
+    from canon.graph import trace as trace
+    from canon.recovery import recover as recover
+    from canon.verify import LayoutKey as LayoutKey
+    from canon.verify import align as align
+    from canon.verify import register as register
+
+_HOMES = {
+    "trace": "canon.graph",
+    "attack": "canon.attacks",
+    "recover": "canon.recovery",
+    "certify": "canon.api",
+    "align": "canon.verify",
+    "register": "canon.verify",
+    "LayoutKey": "canon.verify",
+    "judge": "canon.api",
+    "JudgeOptions": "canon.api",
+}
+
+__all__ = [
+    "__version__", "trace", "attack", "recover", "certify", "align", "register", "LayoutKey", "judge", "JudgeOptions",
+    "watermarks",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name == "watermarks":
+        return importlib.import_module("canon.watermarks")
+    raise AttributeError(f"module 'canon' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

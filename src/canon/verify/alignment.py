@@ -1,9 +1,9 @@
 """`align`: a recovered model in the reference's layout, made only of its own numbers.
 
-The steps of the layout are gone through in order. Each matches a space's channels with the reference's, and the ratio of
-their scales is the factor by which the recovered channel is larger. Order and factors are all that the result takes from
-the reference: they go through the same rewrite that an attack uses, so the function stays, and no weight, bias or
-statistic is ever written that is not the model's own times such a factor.
+The steps of the layout are gone through in order. Each matches a space's channels with the reference's, and the ratio
+of their scales is the factor by which the recovered channel is larger. Order and factors are all that the result
+takes from the reference: they go through the same rewrite that an attack uses, so the function stays, and no weight,
+bias or statistic is ever written that is not the model's own times such a factor.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from canon.verify.matching import Matching, check_matching, match
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
 
-ESTABLISHED: Final = 0.75
-"""Share of distinct matches from which the two models are related beyond doubt; unrelated ones stay below a third."""
+ESTABLISHED: Final = 0.5
+"""Share of distinct matches from which two models are related beyond doubt; unrelated ones stay below 0.05."""
 
 SURE: Final = 1e-5
 """Channels this near are the same, however near others are."""
@@ -90,8 +90,9 @@ class Alignment:
     def established(self) -> bool:
         """Whether the models are so alike that the weights alone decide the order.
 
-        Only then may a watermark be read from the aligned model as evidence. The order is chosen to agree with a reference
-        that holds the mark; where it is not forced, an unrelated model would be made to resemble the mark as well.
+        Only then may a watermark be read from the aligned model as evidence. The order is chosen to agree with a
+        reference that holds the mark; where it is not forced, an unrelated model would be made to resemble the mark
+        as well.
         """
         return self.distinct >= ESTABLISHED
 
@@ -142,9 +143,7 @@ def align(
 class _Aligner:
     """Goes through the steps of a layout."""
 
-    def __init__(
-        self, graph: ChannelGraph, tensors: Mapping[str, Tensor], layout: Layout, matching: Matching
-    ) -> None:
+    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor], layout: Layout, matching: Matching) -> None:
         self.graph, self.layout, self.matching = graph, layout, matching
         self.side = Side(graph, tensors)
         self.match: dict[int, Tensor] = {}

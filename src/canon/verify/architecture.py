@@ -87,7 +87,14 @@ class Architecture:
 
 def _wiring(graph: ChannelGraph) -> list[object]:
     maps = [
-        [linear.name, linear.weight, linear.bias, linear.groups, _segments(linear.rows), _segments(linear.columns or ())]
+        [
+            linear.name,
+            linear.weight,
+            linear.bias,
+            linear.groups,
+            _segments(linear.rows),
+            _segments(linear.columns or ()),
+        ]
         for linear in graph.maps
     ]
     spaces = [

@@ -4,8 +4,8 @@ After alignment every output channel `i` of a layer stands beside the reference'
 
     R_i = ‖w_i − w_i(reference)‖₂ / (‖w_i(reference)‖₂ + ε),
 
-with `w_i` all incoming weights of the channel. The certificate passes if the worst residual is within the tolerance. One
-matching serves all layers that touch a space, which is stricter than matching every layer by itself.
+with `w_i` all incoming weights of the channel. The certificate passes if the worst residual is within the tolerance.
+One matching serves all layers that touch a space, which is stricter than matching every layer by itself.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ def certify(
     layers: Iterable[str] | None = None,
     *,
     matching: Matching = "nearest",
+    rescale: bool = True,
 ) -> Certificate:
     """Compare a recovered model with a reference, up to the order and scale of channels.
 
@@ -150,6 +151,7 @@ def certify(
         tolerance: Largest residual that passes.
         layers: The layers that count, such as those that bear the watermark; None: all.
         matching: `nearest`, `greedy` or `optimal`.
+        rescale: Also allow channels another scale than the reference's.
 
     Raises:
         VerificationError: The models are of different architectures, or a layer does not exist. Different widths are no
@@ -164,7 +166,7 @@ def certify(
     differences = expected.differences(Architecture.of(trace(recovered, example), tensors))
     if differences:
         return _incomparable(names, expected, differences, tolerance, matching)
-    alignment = align(recovered, layout, example, matching=matching)
+    alignment = align(recovered, layout, example, matching=matching, rescale=rescale)
     return compare(alignment, reference, example, tolerance, names, matching=matching)
 
 

@@ -1,9 +1,9 @@
 """The layout key: a small file from which a model is aligned without the reference.
 
 It holds, for every channel, a few random projections of what the channel computes and its scale at every tap: nothing
-that could stand in for a weight. The file is safetensors with one JSON text in its header, so nothing in it can run code.
-The projections come from torch's generator; a few of its numbers are kept and compared, so that a key is never read with
-another stream.
+that could stand in for a weight. The file is safetensors with one JSON text in its header, so nothing in it can run
+code. The projections come from torch's generator; a few of its numbers are kept and compared, so that a key is never
+read with another stream.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A reference's layout: what each of its channels computes, in the order in which another model is to be compared with it.
+"""A reference's layout: what each of its channels computes, in the order in which a model is to be compared with it.
 
-Input coordinates are fixed, so the first spaces can be described; those describe the next. A residual connection makes a
-space wait for itself: it is then described by the producers that are available, and once more by all of them at the end.
-Channels that cannot be told apart yet share one coordinate, so that nothing that follows depends on their order; when the
-spaces behind have told them apart, the space is described again. Which steps this takes depends on the reference alone,
-so a file with its steps replaces the reference.
+Input coordinates are fixed, so the first spaces can be described; those describe the next. A residual connection
+makes a space wait for itself: it is then described by the producers that are available, and once more by all of them
+at the end. Channels that cannot be told apart yet share one coordinate, so that nothing that follows depends on their
+order; when the spaces behind have told them apart, the space is described again. Which steps this takes depends on
+the reference alone, so a file with its steps replaces the reference.
 """
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ class _Surveyor:
         self._store(space, maps, found, leader, label)
         return True
 
-    def _store(
-        self, space: Space, maps: tuple[int, ...], found: Description, leader: Tensor, label: Tensor
-    ) -> None:
+    def _store(self, space: Space, maps: tuple[int, ...], found: Description, leader: Tensor, label: Tensor) -> None:
         self.steps.append(Step(space.id, maps, found.features, found.scales, leader, label))
         self.leader[space.id] = leader
         self.scales[space.id] = dict(found.scales)

@@ -1,9 +1,9 @@
 """One-to-one matching of channels by what they compute.
 
-Channels are rows of a feature matrix on each side. `nearest` pairs what agrees by sorting random projections, which is
-near-linear, and keeps a pair only if no other channel of the reference can be nearer; what is left over it pairs as
-`greedy` does. `greedy` takes the smallest remaining distance again and again, as the paper does. `optimal` minimises the
-sum of all distances.
+Channels are rows of a feature matrix on each side. `nearest` pairs what agrees by sorting random projections, which
+is near-linear, and keeps a pair only if no other channel of the reference can be nearer; what is left over it pairs
+as `greedy` does. `greedy` takes the smallest remaining distance again and again, as the paper does. `optimal`
+minimises the sum of all distances.
 """
 
 from __future__ import annotations

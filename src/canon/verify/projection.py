@@ -12,4 +12,5 @@ def project(features: Tensor, numbers: int, seed: int) -> Tensor:
         return features
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(features.shape[1], numbers, generator=generator, dtype=torch.float64)
-    return features @ table / numbers**0.5
+    table /= numbers**0.5
+    return features @ table
