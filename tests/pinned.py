@@ -8,8 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.architectures import JOINED, WithBuffer, parameter, shared_norm_weight, tie
+from tests.architectures import JOINED
 from tests.networks import ACTIVATIONS, FUNCTIONS, LAYERS, Case, Net, conv, head, pinned, two_convs
+from tests.sharing import SHARED, WithBuffer, parameter, shared_norm_weight, tie
 
 
 def relu(x: Tensor) -> Tensor:
@@ -164,4 +165,4 @@ PINNED = (
     ),
 )
 
-CASES = (*ACTIVATIONS, *LAYERS, *FUNCTIONS, *JOINED, *PINNED)
+CASES = (*ACTIVATIONS, *LAYERS, *FUNCTIONS, *JOINED, *SHARED, *PINNED)
