@@ -1,7 +1,7 @@
 """Constants: channels that have the same value whatever the input is, followed through a space's stages.
 
-A row of zeros makes its bias; a norm shifts it; an activation maps it. Zero is the constant that matters most: a channel
-that is zero wherever it is read is not there at all.
+A row of zeros makes its bias; a norm shifts it; an activation maps it. Zero is the constant that matters most: a
+channel that is zero wherever it is read is not there at all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def constant_values(
     sketches: Mapping[int, RowSketch],
     zero: float,
 ) -> dict[int, Tensor]:
-    """By point: each channel's constant value, NaN where it is not constant. A producer without a sketch counts as zero."""
+    """By point: each channel's constant value, NaN where it is not constant.
+
+    A producer without a sketch counts as zero.
+    """
     width = space.width
     values: dict[int, Tensor] = {}
     masses: dict[int, Tensor] = {}
@@ -93,9 +96,7 @@ def _activated(stage: Stage, x: Tensor, graph: ChannelGraph) -> Tensor:
     return torch.where(x == 0, x, NAN) if homogeneous else torch.full_like(x, NAN)
 
 
-def _weighted(
-    stage: Stage, params: Mapping[str, Tensor], x: Tensor, mass: Tensor
-) -> tuple[Tensor, Tensor]:
+def _weighted(stage: Stage, params: Mapping[str, Tensor], x: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
     """Depthwise kernels, layer scales, shifts and instance norms."""
     if stage.kind == "instance_norm":
         x, mass = torch.where(x.isnan(), x, torch.zeros_like(x)), torch.zeros_like(mass)

@@ -1,12 +1,12 @@
 """Signatures: everything that a channel of a space computes, free of the scales that the network does not see.
 
-Walk the space in execution order. What enters a tap (a layer's row, a norm's factor, a depthwise kernel) is written as a
-direction and a magnitude; the first thing to enter a tap sets the channel's scale there, and later magnitudes count
-relative to it. Where a tap lets no scale pass, magnitudes count as they are. Offsets are carried through affine stages and
-become part of the signature where something reads them: a consumer, or a nonlinearity.
+Walk the space in execution order. What enters a tap (a layer's row, a norm's factor, a depthwise kernel) is written as
+a direction and a magnitude; the first thing to enter a tap sets the channel's scale there, and later magnitudes count
+relative to it. Where a tap lets no scale pass, magnitudes count as they are. Offsets are carried through affine stages
+and become part of the signature where something reads them: a consumer, or a nonlinearity.
 
-Two channels are proportional at every tap exactly if their signatures agree, and then the ratio of their scales at a tap is
-the factor between them there.
+Two channels are proportional at every tap exactly if their signatures agree, and then the ratio of their scales at a
+tap is the factor between them there.
 """
 
 from __future__ import annotations
@@ -157,9 +157,7 @@ class _Walk:
             if stage.repeat > 1:
                 self.block(torch.asinh(shift)[:, None], 1 + shift_mass[:, 0], hashed=False)
                 shift, shift_mass = zero, zero[:, None]
-            self.set_offset(
-                stage.output, factor * offset + shift, factor.abs() * mass + shift_mass[:, 0]
-            )
+            self.set_offset(stage.output, factor * offset + shift, factor.abs() * mass + shift_mass[:, 0])
             return
         if stage.kind in ("depthwise", "scale", "instance_norm") and "weight" in params:
             self.enter(out, params["weight"], scale)
@@ -203,9 +201,7 @@ def norm_affine(stage: Stage, params: Mapping[str, Tensor]) -> tuple[Tensor, Ten
     return factor, shift, mass
 
 
-def stage_params(
-    stage: Stage, width: int, tensors: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
+def stage_params(stage: Stage, width: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A stage's parameters for one space, each as `width x entries` in float64 on the CPU."""
     found = {}
     for role, name in stage.params.items():
@@ -248,9 +244,7 @@ def describe(
         if producer.repeat > 1:
             walk.block(torch.asinh(offset), one, hashed=False)
             offset = torch.zeros_like(offset)
-        walk.set_offset(
-            producer.point, offset[:, 0], sketch.offset_mass[rows].view(space.width, -1)[:, 0]
-        )
+        walk.set_offset(producer.point, offset[:, 0], sketch.offset_mass[rows].view(space.width, -1)[:, 0])
     for index, stage in enumerate(space.stages):
         walk.stage(stage, params[index])
     for consumer in space.consumers:

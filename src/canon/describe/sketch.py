@@ -2,8 +2,8 @@
 
 A row over thousands of inputs becomes `SKETCH` numbers. Proportional rows have proportional sketches, with the same
 factor; other rows do not, except with vanishing probability. Columns of one coordinate share a random vector, so what
-cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Each weight is read
-once, in float64, in pieces that fit the cache.
+cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Each weight is
+read once, in float64, in pieces that fit the cache.
 """
 
 from __future__ import annotations
@@ -104,14 +104,10 @@ def sketch_rows(
     if linear.bias is not None:
         bias = tensors[linear.bias].detach().double()
         offset, offset_mass = offset + bias, offset_mass + bias.abs()
-    return RowSketch(
-        vectors.view(count, SKETCH).cpu(), mass.flatten().cpu(), offset.cpu(), offset_mass.cpu()
-    )
+    return RowSketch(vectors.view(count, SKETCH).cpu(), mass.flatten().cpu(), offset.cpu(), offset_mass.cpu())
 
 
-def _columns(
-    linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]
-) -> _Columns:
+def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]) -> _Columns:
     if linear.columns is None:
         ones = torch.ones(length, dtype=torch.float64)
         return _Columns(torch.arange(length), length, ones, torch.zeros_like(ones))

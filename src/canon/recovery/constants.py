@@ -1,7 +1,7 @@
 """Fold constant channels into the biases of the layers that read them, where that is exact.
 
-Exact means: no zero padding at any consumer, and every consumer has a bias, or a norm right behind it whose mean can take
-the offset up. A constant that one consumer cannot take up stays for all of them.
+Exact means: no zero padding at any consumer, and every consumer has a bias, or a norm right behind it whose mean can
+take the offset up. A constant that one consumer cannot take up stays for all of them.
 """
 
 from __future__ import annotations

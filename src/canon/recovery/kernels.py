@@ -9,10 +9,8 @@ from torch import Tensor
 from canon.graph import ChannelGraph
 
 
-def crop_kernels(
-    graph: ChannelGraph, tensors: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Cropped weights by name, and how many rings went. Only where every filter of a layer has the ring, exactly zero."""
+def crop_kernels(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Cropped weights by name, and how many rings went. Only where every filter of a layer has the ring, all zero."""
     cropped: dict[str, Tensor] = {}
     rings: dict[str, int] = {}
     calls: dict[str, tuple[int, ...] | None] = {}

@@ -36,7 +36,7 @@ def find_live(
         live[space.id] = torch.full((widths[space.id],), always, dtype=torch.bool)
         if space.id in protected:
             live[space.id] |= protected[space.id]
-    queue = [index for index in reversed(range(len(graph.maps)))]
+    queue = list(reversed(range(len(graph.maps))))
     waiting = set(queue)
     producers = {s.id: [p.map for p in s.producers] for s in graph.spaces}
     while queue:
@@ -65,9 +65,7 @@ def _columns_read(reads: Tensor, rows: Tensor, linear: LinearMap) -> Tensor:
     return (reads & alive).any(dim=1).flatten().cpu()
 
 
-def _split(
-    linear: LinearMap, read: Tensor, widths: Mapping[int, int]
-) -> list[tuple[int, Tensor]]:
+def _split(linear: LinearMap, read: Tensor, widths: Mapping[int, int]) -> list[tuple[int, Tensor]]:
     found, offset = [], 0
     for segment in linear.columns or ():
         length = widths[segment.space] * segment.repeat

@@ -83,16 +83,12 @@ def merge_layer(
     return Merged(result, (result != 0).any(-1), ratio)
 
 
-def _merge_columns(
-    rows: Tensor, transform: ChannelTransform, spread: Tensor, floor: float
-) -> tuple[Tensor, Tensor]:
+def _merge_columns(rows: Tensor, transform: ChannelTransform, spread: Tensor, floor: float) -> tuple[Tensor, Tensor]:
     """Add up the columns of each class; a sum that is small against what was added up is zero."""
     device = rows.device
     count = torch.bincount(transform.columns, minlength=transform.after)
     several = count[transform.columns] > 1
-    result = torch.zeros(
-        rows.shape[0], transform.after, rows.shape[2], dtype=rows.dtype, device=device
-    )
+    result = torch.zeros(rows.shape[0], transform.after, rows.shape[2], dtype=rows.dtype, device=device)
     ratio = torch.zeros(transform.after, dtype=torch.float64)
     single = ~several
     picked = rows.index_select(1, transform.rows[single].to(device))

@@ -2,9 +2,9 @@
 
 This is partition refinement, as in minimising an automaton. A space is first judged by those of its producers whose
 inputs are already judged; residual connections make the rest wait. When a space's classes change, the spaces that its
-consumers feed are looked at again. Classes only ever split, so the work ends, and what remains is the coarsest partition in
-which equal channels provably stay equal: starting fine and merging instead would get stuck on two spaces that feed each
-other, each waiting for the other's dummies to go.
+consumers feed are looked at again. Classes only ever split, so the work ends, and what remains is the coarsest
+partition in which equal channels provably stay equal: starting fine and merging instead would get stuck on two spaces
+that feed each other, each waiting for the other's dummies to go.
 """
 
 from __future__ import annotations
@@ -143,17 +143,13 @@ class Refinement:
                 versions = tuple(self.version[i] for i in inputs)
                 cached = self.sketches.get(producer.map)
                 if cached is None or cached[0] != versions:
-                    sketch = sketch_rows(
-                        linear, self.graph, self.tensors, self.coordinates, seed=producer.map
-                    )
+                    sketch = sketch_rows(linear, self.graph, self.tensors, self.coordinates, seed=producer.map)
                     cached = (versions, sketch)
                     self.sketches[producer.map] = cached
                 found[producer.map] = cached[1]
         return found
 
-    def _judge(
-        self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None
-    ) -> Classes:
+    def _judge(self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None) -> Classes:
         zero = self.tolerance.zero
         values = constant_values(space, self.graph, self.tensors, sketches, zero)
         read = {c.point: values[c.point] for c in space.consumers}
@@ -192,9 +188,7 @@ def _identity(space: Space) -> Classes:
     return Classes(everyone, none, none, {}, {}, zero)
 
 
-def _factors(
-    signature: Signature, leader: Tensor, space: Space, graph: ChannelGraph
-) -> dict[int, Tensor]:
+def _factors(signature: Signature, leader: Tensor, space: Space, graph: ChannelGraph) -> dict[int, Tensor]:
     found = {}
     for tap in graph.space_taps(space):
         scale = signature.scales.get(tap)

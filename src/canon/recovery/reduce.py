@@ -1,4 +1,4 @@
-"""From classes to compact tensors: merge, see what is alive, fold constants, keep groups equal, respect known widths."""
+"""From classes to compact tensors: merge, see what is alive, fold constants, keep groups equal and known widths."""
 
 from __future__ import annotations
 
@@ -124,9 +124,7 @@ class _Attempt:
         return SpaceRewrite.merge(keep, into, classes.factors)
 
     def _spread(self, linear: LinearMap) -> Tensor:
-        parts = [
-            self.classes[s.space].spread.repeat_interleave(s.repeat) for s in linear.columns or ()
-        ]
+        parts = [self.classes[s.space].spread.repeat_interleave(s.repeat) for s in linear.columns or ()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def _reads(self, index: int, merged: Merged) -> Tensor:
@@ -261,9 +259,7 @@ class _Attempt:
             index.append((kept[:, None] * s.repeat + inner).flatten() + s.offset)
         return torch.cat(index)
 
-    def _stages(
-        self, outcomes: Mapping[int, SpaceOutcome], changed: set[int]
-    ) -> dict[str, Tensor]:
+    def _stages(self, outcomes: Mapping[int, SpaceOutcome], changed: set[int]) -> dict[str, Tensor]:
         rewrites = {}
         for space in changed:
             kept = outcomes[space].kept

@@ -91,7 +91,7 @@ class RecoveryReport:
     """Number of parameters before and after."""
 
     agreement: float | None
-    """Largest output difference between the models before and after, relative to the largest output; None if unchecked."""
+    """Largest difference between the outputs before and after, relative to the largest output; None if unchecked."""
 
     @property
     def changed(self) -> bool:
@@ -144,9 +144,7 @@ class RecoveryReport:
             for row in rows
         ]
         before, after = self.parameters
-        lines.append(
-            f"{self.removed} channels removed, {self.merged} merged; {before:,} -> {after:,} parameters"
-        )
+        lines.append(f"{self.removed} channels removed, {self.merged} merged; {before:,} -> {after:,} parameters")
         return "\n".join(lines)
 
 

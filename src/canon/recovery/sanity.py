@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,12 +21,29 @@ def agreement(first: nn.Module, second: nn.Module, example: Any) -> tuple[float,
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in first.parameters())
     device = next((p.device for p in first.parameters()), torch.device("cpu"))
     given = [_like(x, generator, device, half) if isinstance(x, Tensor) else x for x in inputs]
-    with torch.no_grad():
+    with torch.no_grad(), _full_precision():
         a = _tensors(_run(first, given, half))
         b = _tensors(_run(second, given, half))
     difference = max(float((x.double() - y.double()).abs().max()) for x, y in zip(a, b, strict=True))
     size = max(float(x.double().abs().max()) for x in a)
     return difference, size
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """On CUDA float32 products may be computed with ten bits (TF32), which would drown what is to be seen."""
+    if not torch.cuda.is_available():
+        yield
+        return
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
 
 
 def _run(model: nn.Module, given: list[Any], half: bool) -> Any:

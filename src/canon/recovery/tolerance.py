@@ -17,7 +17,7 @@ class Tolerance:
     """What counts as equal and what counts as zero."""
 
     equal: float
-    """Largest disagreement of two signatures of one signal. Distinct channels of real networks are 0.07 or more apart."""
+    """Largest disagreement of signatures of one signal. Distinct channels of real networks are 0.07 or more apart."""
 
     zero: float
     """A sum is zero if it is this small against the sum of the magnitudes in it."""
