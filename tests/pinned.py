@@ -83,6 +83,12 @@ PINNED = (
     pinned("unflatten", "unflatten splits", lambda net, x: x.unflatten(1, (6, 1)).squeeze(2)),
     pinned("width as a number", "number of channels", lambda net, x: x / x.shape[1]),
     pinned("width in arithmetic", "number of channels", lambda net, x: x * (x.size(1) ** 0.5)),
+    pinned("width of a layer", "also used otherwise (a.out_channels)", lambda net, x: x / net.a.out_channels),
+    pinned(
+        "width of a layer in arithmetic",
+        "also used otherwise (a.out_channels)",
+        lambda net, x: x * net.a.out_channels**0.5,
+    ),
     pinned("element count", "number of channels", lambda net, x: x / x.numel()),
     pinned("split with sizes", "split with fixed sizes", lambda net, x: torch.cat(torch.split(x, [2, 4], 1), 1)),
     pinned("uneven chunks", "fewer parts than asked", lambda net, x: torch.cat(x.chunk(4, 1), 1)),

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from canon.graph.counted import count_uses, uses_in
 from canon.graph.frontend import Attach, Environment, FrontendError, Step, elementwise, owner
 from canon.graph.modules import SHAPE_KEEPING, hooked, operands_of
 from canon.graph.names import function_name, writes_in_place
@@ -25,10 +26,14 @@ def fx_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]
     """Walk the forward pass with torch.fx. Steps come in execution order; give each one's value back."""
     try:
         clone = meta_clone(model)
+        used = count_uses(clone)
         graph = fx.Tracer().trace(clone)
+        used = used | uses_in(graph)
     except Exception as error:
         raise FrontendError(f"{type(error).__name__}: {error}") from error
     walker = _Walker(clone, graph, aliases)
+    for name in sorted(used):
+        yield walker.reading(name), lambda value: None
     inputs = iter(example)
     with torch.no_grad():
         for node in graph.nodes:
@@ -58,6 +63,18 @@ class _Walker:
         self.modules = dict(model.named_modules(remove_duplicate=False))
         self.aliases = aliases
         self.environment = Environment(graph)
+
+    def reading(self, name: str) -> Step:
+        """The forward pass computes with a layer's width: the layer's tensors must keep their sizes."""
+        path = name.rpartition(".")[0]
+        hidden = self.tensors_of(path)
+        return Step(name, None, None, (), {}, "", hidden)
+
+    def tensors_of(self, path: str) -> tuple[str, ...]:
+        """First names of a layer's parameters and buffers."""
+        module = self.modules[path]
+        names = [name for name, _ in [*module.named_parameters(), *module.named_buffers()]]
+        return tuple(self.aliases.get(f"{path}.{name}", "") for name in names)
 
     def attribute(self, target: str) -> Any:
         """A parameter, a buffer, or a constant of the forward pass."""
@@ -128,8 +145,7 @@ class _Walker:
         path = str(node.target)
         found = operands_of(module) if len(args) == 1 and not kwargs else None
         if found is None:
-            names = [n for n, _ in [*module.named_parameters(), *module.named_buffers()]]
-            hidden = tuple(self.aliases.get(f"{path}.{n}", "") for n in names)
+            hidden = self.tensors_of(path)
             reason = f"unknown layer {type(module).__name__}"
             if hooked(module):
                 reason = f"layer {type(module).__name__} with a hook"
