@@ -2,11 +2,12 @@
 
 from canon.recovery.pipeline import RecoveryResult as RecoveryResult
 from canon.recovery.pipeline import recover as recover
+from canon.recovery.probe import ProbeOptions as ProbeOptions
 from canon.recovery.report import Decision as Decision
 from canon.recovery.report import RecoveryReport as RecoveryReport
 from canon.recovery.report import SpaceReport as SpaceReport
 from canon.recovery.tolerance import Tolerance as Tolerance
 
 __all__ = [
-    "Decision", "RecoveryReport", "RecoveryResult", "SpaceReport", "Tolerance", "recover",
+    "Decision", "ProbeOptions", "RecoveryReport", "RecoveryResult", "SpaceReport", "Tolerance", "recover",
 ]  # fmt: skip

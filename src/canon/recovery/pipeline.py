@@ -23,6 +23,7 @@ from canon.graph import ChannelGraph, trace
 from canon.graph.tensors import tensor_names
 from canon.recovery.kernels import crop_kernels
 from canon.recovery.partition import Classes, Refinement
+from canon.recovery.probe import ProbeOptions, probe_classes
 from canon.recovery.reduce import Reduction, reduce
 from canon.recovery.report import RecoveryReport, space_report
 from canon.recovery.sanity import agreement
@@ -113,13 +114,16 @@ def _find_classes(
     options: Any,
     progress: Progress | None,
 ) -> dict[int, Classes]:
-    if method == "exact":
-        report = None
-        if progress is not None:
-            def report(done: int, total: int) -> None:
-                progress("describe", done, total)
+    report = None
+    if progress is not None:
+        def report(done: int, total: int) -> None:
+            progress("describe", done, total)
 
+    if method == "exact":
         return Refinement(graph, tensors, tolerance, report).run()
+    if method == "probe":
+        chosen = ProbeOptions() if options is None else options
+        return probe_classes(model, example, graph, tensors, tolerance, chosen, report)
     raise RecoveryError(
         f"unknown recovery method '{method}'", hint="Choose one of: exact, probe"
     )
