@@ -155,10 +155,10 @@ def write_tensors(
     ]
     axes, noise = Axes(plan), _noise_for(plan, padded, generator)
     for done, linear in enumerate(touched, 1):
-        if linear.weight not in changed:  # a layer may be called twice
+        if linear.weight not in changed:  # a layer may be called twice, a tensor belong to two layers
             changed[linear.weight] = write_weight(padded[linear.weight], linear, axes, noise)
-            if linear.bias is not None and any(s.space in plan.spaces for s in linear.rows):
-                changed[linear.bias] = write_bias(tensors[linear.bias], linear, axes)
+        if linear.bias is not None and linear.bias not in changed and any(s.space in plan.spaces for s in linear.rows):
+            changed[linear.bias] = write_bias(tensors[linear.bias], linear, axes)
         if progress is not None:
             progress(done, len(touched))
     return changed

@@ -10,10 +10,11 @@ from typing import Final
 
 import torch
 
+from canon.bench.attack_time import measure_attack
 from canon.bench.micro import Measurement, save, table
 from canon.bench.trace import measure_trace
 
-MEASUREMENTS: Final[tuple[Callable[[], Measurement], ...]] = (measure_trace,)
+MEASUREMENTS: Final[tuple[Callable[[], Measurement], ...]] = (measure_trace, measure_attack)
 """Every micro-benchmark. Add yours here."""
 
 
