@@ -25,9 +25,8 @@ from canon import zoo
 from canon._files import write_text
 from canon.attacks import attack
 from canon.bench.grid import Record, Store, run_cases
-from canon.bench.subjects import MODELS, RATIOS, SEEDS, VARIANTS, count, exact_arithmetic, gap, inputs, logits
+from canon.bench.subjects import MODELS, RATIOS, SEEDS, VARIANTS, count, exact_arithmetic, gap, inputs, logits, subject
 from canon.bench.subjects import shapes as shapes_of
-from canon.bench.subjects import subject
 from canon.errors import AttackError, CanonError
 from canon.recovery import recover
 
@@ -174,13 +173,21 @@ def page(records: Sequence[Record]) -> str:
     ])  # fmt: skip
 
 
-def choose(arguments: Sequence[str] | None, description: str | None, out: Path) -> argparse.Namespace:
+def choose(
+    arguments: Sequence[str] | None,
+    description: str | None,
+    out: Path,
+    *,
+    ratios: Sequence[float] = RATIOS,
+    seeds: Sequence[int] = SEEDS,
+    variants: Sequence[str] = VARIANTS,
+) -> argparse.Namespace:
     """Read the options that a grid over models has."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, metavar="NAME", help="models to attack")
-    parser.add_argument("--variants", nargs="+", default=VARIANTS, choices=VARIANTS, metavar="NAME", help="attacks")
-    parser.add_argument("--ratios", nargs="+", type=float, default=RATIOS, help="shares of channels that are added")
-    parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS, help="seeds of the attacks")
+    parser.add_argument("--variants", nargs="+", default=variants, choices=VARIANTS, metavar="NAME", help="attacks")
+    parser.add_argument("--ratios", nargs="+", type=float, default=ratios, help="shares of channels that are added")
+    parser.add_argument("--seeds", nargs="+", type=int, default=seeds, help="seeds of the attacks")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
     parser.add_argument("--jobs", type=int, default=1, help="processes to run beside each other")
     parser.add_argument("--minutes", type=float, help="begin no case after this time; run again to go on")
