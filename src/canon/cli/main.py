@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from canon._version import __version__
+from canon.cli.attack import attack
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import inspect
 from canon.cli.watermark import app as watermark
@@ -79,6 +80,7 @@ def _globals(
 
 
 app.command()(inspect)
+app.command()(attack)
 app.add_typer(watermark, name="watermark")
 
 
