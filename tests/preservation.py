@@ -34,6 +34,24 @@ def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
     return model
 
 
+def vary_norms(model: nn.Module, generator: torch.Generator) -> None:
+    """Give a large model's norms statistics and affine parts that hide nothing; its other weights stay."""
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                ranges = {
+                    "weight": (0.7, 1.3),
+                    "bias": (-0.1, 0.1),
+                    "running_mean": (-0.1, 0.1),
+                    "running_var": (0.5, 1.5),
+                }
+                for name, (low, high) in ranges.items():
+                    tensor = getattr(module, name)
+                    if tensor is not None:
+                        noise = torch.rand(tensor.shape, generator=generator, dtype=torch.float64)
+                        tensor.copy_(noise * (high - low) + low)
+
+
 def outputs(model: nn.Module, example: Any) -> Tensor:
     """What a model gives, as one vector."""
     with torch.no_grad():

@@ -10,7 +10,7 @@ from torch import nn
 
 from canon.bench.coverage import NOT_CHECKED, Coverage, measure, torchvision_names
 from canon.zoo import import_torchvision
-from tests.preservation import check_preserved
+from tests.preservation import check_preserved, vary_norms
 
 NAMES = torchvision_names()
 FAST_TRACES = ("resnet18", "mobilenet_v3_small", "densenet121", "efficientnet_b0", "inception_v3", "vit_b_32")
@@ -77,15 +77,7 @@ def build(name: str) -> tuple[nn.Module, torch.Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = import_torchvision().models.get_model(name, weights=None, num_classes=10, **options).eval().double()
-    with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):
-                for tensor, low, spread in (
-                    (module.weight, 0.7, 0.6), (module.bias, -0.1, 0.2),
-                    (module.running_mean, -0.1, 0.2), (module.running_var, 0.5, 1.0),
-                ):  # fmt: skip
-                    assert tensor is not None
-                    tensor.copy_(torch.rand(tensor.shape, generator=generator, dtype=torch.float64) * spread + low)
+    vary_norms(model, generator)
     return model, torch.randn(2, 3, size, size, generator=generator, dtype=torch.float64)
 
 
