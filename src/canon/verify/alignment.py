@@ -62,7 +62,7 @@ class Alignment:
     """Computes what it did, with channels in the reference's order and scale."""
 
     spaces: tuple[SpaceMatch, ...]
-    """One for every space whose order is free."""
+    """One for every space that layers make; pinned ones keep their order and are only compared."""
 
     orders: Mapping[str, Tensor]
     """By space: the model's channel that stands at each place of the reference."""
@@ -161,14 +161,14 @@ class _Aligner:
 
     def _check(self, step: Step) -> None:
         """A key comes from a file, and may ask for what this model does not have."""
-        known = step.space < len(self.graph.spaces) and movable(self.graph.spaces[step.space])
-        space = self.graph.spaces[step.space] if known else None
+        space = self.graph.spaces[step.space] if step.space < len(self.graph.spaces) else None
         if (
             space is None
+            or (movable(space) and step.last and space.id not in self.match)
+            or (not movable(space) and (not step.last or step.scales))
             or space.width != len(step.label)
             or not set(step.maps) <= set(self.side.available(space))
             or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.fixed_taps
-            or (step.last and space.id not in self.match)
         ):
             raise KeyFileError(
                 "the key describes a channel space that the model does not have",
@@ -181,8 +181,7 @@ class _Aligner:
         features = project(found.features, self.layout.numbers, seed=index)
         old = self.match.get(space.id)
         if step.last:
-            assert old is not None, "a space is checked before it is matched"
-            paired = old
+            paired = torch.arange(space.width) if old is None else old
         else:
             label = step.label if old is None else step.label[old]
             paired = match(features, step.features, label, step.label, step.gap, self.matching)

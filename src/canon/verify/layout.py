@@ -50,7 +50,7 @@ class Step:
     """Channels were known to differ before this step if their labels do."""
 
     last: bool = False
-    """Whether the channels were told apart before, and this step only checks them and adds scales."""
+    """Whether the order is known, and this step only checks it and adds scales."""
 
     @cached_property
     def gap(self) -> Tensor:
@@ -97,7 +97,7 @@ class _Surveyor:
         for space in spaces:
             if space.id not in self.leader:
                 raise VerificationError("none of the layer's inputs can be described", where=space.name)
-        for space in spaces:
+        for space in self.graph.spaces:
             self._finish(space)
         return Layout(Architecture.of(self.graph, self.tensors), tuple(self.steps))
 
@@ -128,17 +128,20 @@ class _Surveyor:
                         frozenset(found.scales))  # fmt: skip
 
     def _finish(self, space: Space) -> None:
-        """Describe a space by all its producers where that was not possible before."""
-        last = next(step for step in reversed(self.steps) if step.space == space.id)
+        """Describe a space by all its producers, where that was not done before; pinned spaces are only checked."""
         maps = tuple(dict.fromkeys(p.map for p in space.producers))
-        if last.maps == maps:
+        last = next((step for step in reversed(self.steps) if step.space == space.id), None)
+        if not maps or (last is not None and last.maps == maps):
             return
         if self.side.available(space) != maps:
             raise VerificationError("not all of the layer's inputs can be described", where=space.name)
         found = self.side.describe(space, maps)
+        if last is None:
+            everyone = torch.arange(space.width)
+            self.steps.append(Step(space.id, maps, found.features, {}, everyone, blocks(space), last=True))
+            return
         missing = {tap: scale for tap, scale in found.scales.items() if tap not in self.scales[space.id]}
-        leader = self.leader[space.id]
-        self.steps.append(Step(space.id, maps, found.features, missing, leader, blocks(space), last=True))
+        self.steps.append(Step(space.id, maps, found.features, missing, last.leader, blocks(space), last=True))
 
 
 def coordinates(

@@ -1,0 +1,144 @@
+"""`canon verify`: recover a suspect, compare it with what its owner has, and say what has been shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from canon._files import check_output, write_text
+from canon.cli.console import Talker
+from canon.cli.exit_codes import ExitCode
+from canon.cli.models import Architecture, load_model
+from canon.cli.options import AsJson, Force
+
+if TYPE_CHECKING:
+    from canon.api import Judgement
+    from canon.verify.verdict import Verdict
+
+Suspect = Annotated[str, typer.Argument(metavar="SUSPECT", help="A safetensors file (with --arch), or a model name.")]
+Reference = Annotated[str | None, typer.Option("--reference", "-r", help="The owner's model, in the same form.")]
+LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key instead.")]
+MarkFile = Annotated[
+    Path | None, typer.Option("--watermark-key", "-w", dir_okay=False, help="The owner's watermark key.")
+]
+Tolerance = Annotated[float, typer.Option("--tolerance", min=0.0, help="Largest relative residual that passes.")]
+Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to compare; repeat it for more.")]
+Alpha = Annotated[float, typer.Option("--alpha", min=0.0, max=1.0, help="Largest p-value that proves a mark.")]
+EvidenceOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the evidence.")]
+Recovered = Annotated[bool, typer.Option("--recovered", help="The suspect is recovered already.")]
+
+
+def verify(
+    suspect: Suspect,
+    reference: Reference = None,
+    layout_key: LayoutFile = None,
+    watermark_key: MarkFile = None,
+    arch: Architecture = None,
+    tolerance: Tolerance = 1e-3,
+    layer: Layers = None,
+    alpha: Alpha = 1e-6,
+    recovered: Recovered = False,
+    out: EvidenceOut = Path("evidence.json"),
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether SUSPECT is the owner's model, or carries the owner's mark, and write the evidence.
+
+    Exit status: 0 proved, 1 refuted, 2 wrong usage or input, 3 inconclusive.
+    """
+    from canon import zoo
+    from canon.api import JudgeOptions, judge
+    from canon.verify import LayoutKey
+    from canon.verify.digest import file_digest
+    from canon.watermarks import load_key
+
+    if (reference is None) == (layout_key is None):
+        raise typer.BadParameter("give either --reference or --layout-key")
+    check_output(out, force=force)
+    inputs: dict[str, dict[str, str]] = {}
+    given = load_model(suspect, arch)
+    inputs["suspect"] = given.origin
+    owner = None if reference is None else load_model(reference, arch or given.architecture)
+    if owner is not None:
+        inputs["reference"] = owner.origin
+    layout = None if layout_key is None else LayoutKey.load(layout_key)
+    mark = None if watermark_key is None else load_key(watermark_key)
+    for role, path in (("layout_key", layout_key), ("watermark_key", watermark_key)):
+        if path is not None:
+            inputs[role] = {"file": path.name, "sha256": file_digest(path)}
+    found = judge(
+        given.model,
+        zoo.example_input(given.architecture),
+        reference=None if owner is None else owner.model,
+        layout_key=layout,
+        watermark_key=mark,
+        options=JudgeOptions(
+            tolerance=tolerance, layers=tuple(layer) if layer else None, alpha=alpha, recover=not recovered
+        ),
+        inputs=inputs,
+    )
+    write_text(out, json.dumps(found.evidence, indent=2, allow_nan=False) + "\n", force=force)
+    Talker(as_json).result(found.evidence, report(found, out))
+    raise typer.Exit(exit_code(found.verdict))
+
+
+def exit_code(verdict: Verdict) -> ExitCode:
+    """What a verdict tells a script."""
+    from canon.verify.verdict import Inconclusive, Proved, Refuted
+
+    match verdict:
+        case Proved():
+            return ExitCode.OK
+        case Refuted():
+            return ExitCode.REFUTED
+        case Inconclusive():
+            return ExitCode.INCONCLUSIVE
+
+
+def report(found: Judgement, out: Path) -> Group:
+    """The verdict for a person."""
+    verdict = found.evidence["verdict"]
+    style = {"proved": "bold green", "refuted": "bold red"}.get(verdict["kind"], "bold yellow")
+    title = verdict["kind"] + (f" (tier {verdict['tier']})" if verdict["tier"] else "")
+    lines: list[Text | Table] = [Text(title, style=style), Text(verdict["reason"])]
+    certificate, alignment = found.findings.certificate, found.findings.alignment
+    if certificate is not None:
+        lines.append(
+            Text(
+                f"certificate: max_rel_err {certificate.max_rel_err:.3g}, match_frac {certificate.match_frac:.4f}, "
+                f"{len(certificate.layers)} layers, tolerance {certificate.tolerance:g}"
+            )
+        )
+        if certificate.failed:
+            lines.append(_failures(found))
+    if alignment is not None:
+        lines.append(Text(f"alignment: {alignment.distinct:.1%} of the channels have a distinct match"))
+    mark = found.findings.mark
+    if mark is not None:
+        lines.append(
+            Text(
+                f"watermark: {mark.scheme}, {mark.matched} of {mark.total} bits, similarity {mark.similarity:.4f}, "
+                f"p = {mark.p_value:.3g}, read from the {mark.read_from} model"
+            )
+        )
+    lines.append(Text(f"evidence: {out}"))
+    return Group(*lines)
+
+
+def _failures(found: Judgement, most: int = 5) -> Table:
+    assert found.findings.certificate is not None, "callers check it"
+    failed = found.findings.certificate.failed
+    table = Table(box=None, pad_edge=False)
+    table.add_column("layer")
+    table.add_column("why", overflow="fold")
+    for layer in failed[:most]:
+        table.add_row(Text(layer.name), Text(layer.reason or ""))
+    if len(failed) > most:
+        table.add_row("…", f"{len(failed) - most} more")
+    return table
