@@ -5,8 +5,8 @@ read it. Channels with the same state bits and proportional summaries are candid
 agree, in the coordinates of what was merged before it. Exact weight duplicates join, whatever the probes say of them.
 
 Spaces are visited in topological order. One pass would do for a chain of layers; a residual connection makes a space
-depend on layers that come later, so a space is visited again when something that feeds it has split. Classes only split,
-and a second visit is rare and costs a sketch, so the work to a fixpoint costs little more than the pass.
+depend on layers that come later, so a space is visited again when something that feeds it has split. Classes only
+split, and a second visit is rare and costs a sketch, so the work to a fixpoint costs little more than the pass.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class ProbeOptions:
     tau: float = 2e-3
     """τ: largest relative error of proportional summaries."""
 
-    gamma_drop: float = 1e-3
+    gamma_drop: float = 1e-4
     """γ_drop: a class is a clique if at every layer its columns add up to at most this, relative to all of them."""
 
-    gamma_keep: float = 1e-2
+    gamma_keep: float = 1e-3
     """γ_keep: a class carries a signal, and is merged, if at some layer its columns add up to more than this. A class
     between the two is neither for sure, and is left alone."""
 

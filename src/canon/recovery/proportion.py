@@ -1,7 +1,8 @@
 """Which channels do the same up to a factor, judged by their activations alone.
 
 State bits put channels into buckets; within a bucket proportional summaries link them; connected components are the
-candidates. A bucket is compared pair by pair, `O(|b|² T)`, one block of rows at a time.
+candidates. A bucket is compared pair by pair, `O(|b|² T)`, one block of rows at a time; pairs that are connected
+already are left out, since in a nearly constant layer all of them would be close.
 """
 
 from __future__ import annotations
@@ -15,12 +16,8 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-BLOCK = 512
-"""Rows of a bucket that are compared at a time."""
-
-PAIRS = 1 << 15
-"""Pairs that are compared at a time."""
-
+BLOCK = 64
+"""Rows of a bucket that are compared at a time; what they connect is not compared again."""
 
 @dataclass(frozen=True)
 class Limits:
@@ -52,15 +49,10 @@ def candidates(points: list[Tensor], limits: Limits) -> Tensor:
     low, high = limits.active_ratio
     ratio = active.double().mean(dim=1)
     let_in = (ratio >= low) & (ratio <= high)
-    first: list[Tensor] = []
-    second: list[Tensor] = []
+    found = torch.arange(width)
     for bucket in _buckets(active, let_in):
-        for a, b in _links([u[bucket] for u in points], limits):
-            first.append(bucket[a])
-            second.append(bucket[b])
-    if not first:
-        return torch.arange(width)
-    return components(width, torch.cat(first), torch.cat(second))
+        found[bucket] = bucket[_connect([u[bucket] for u in points], limits)]
+    return found
 
 
 def components(width: int, a: Tensor, b: Tensor) -> Tensor:
@@ -84,26 +76,31 @@ def _buckets(active: Tensor, let_in: Tensor) -> Iterator[Tensor]:
             yield torch.tensor(channels)
 
 
-def _links(points: list[Tensor], limits: Limits) -> Iterator[tuple[Tensor, Tensor]]:
-    """Pairs of proportional channels of one bucket."""
+def _connect(points: list[Tensor], limits: Limits) -> Tensor:
+    """For each channel of a bucket the first one that it is connected to by proportional pairs."""
     # Points at which the whole bucket is off say nothing.
     points = [u for u in points if bool((u > 0).any())]
     enough = torch.stack([_valid(u, limits.epsilon).sum(dim=1) >= limits.t_min for u in points]).all(dim=0)
     unit = [u / u.norm(dim=1, keepdim=True).clamp(min=1e-300) for u in points]
     width = points[0].shape[0]
-    # A relative error of τ moves a unit vector by at most 2τ, and 1 − cos is half the square of that.
-    near = 1 - 2 * limits.tau**2 - 1e-12
+    links: list[tuple[Tensor, Tensor]] = []
+    # Whatever the factor, the relative error is no less than the sine of the angle between two channels.
+    near = (1 - limits.tau**2) ** 0.5 - 1e-12
+    connected = torch.arange(width)
     for start in range(0, width, BLOCK):
         rows = torch.arange(start, min(start + BLOCK, width))
         close = enough[rows][:, None] & enough[None, :] & (rows[:, None] < torch.arange(width)[None, :])
+        close &= connected[rows][:, None] != connected[None, :]
         for u in unit:
             close &= u[rows] @ u.T >= near
-        near_rows, near_columns = close.nonzero(as_tuple=True)
-        for a, b in zip((near_rows + start).split(PAIRS), near_columns.split(PAIRS), strict=True):
-            good = torch.ones_like(a, dtype=torch.bool)
-            for u in points:
-                good &= relative_error(u, a, b, median_ratio(u, a, b, limits.epsilon)) <= limits.tau
-            yield a[good], b[good]
+        a, b = close.nonzero(as_tuple=True)
+        a = a + start
+        good = torch.ones_like(a, dtype=torch.bool)
+        for u in points:
+            good &= relative_error(u, a, b, median_ratio(u, a, b, limits.epsilon)) <= limits.tau
+        links.append((a[good], b[good]))
+        connected = components(width, torch.cat([x for x, _ in links]), torch.cat([x for _, x in links]))
+    return connected
 
 
 def _valid(u: Tensor, epsilon: float) -> Tensor:
