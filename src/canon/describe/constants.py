@@ -75,8 +75,9 @@ def _through(
         factor, shift, shift_mass = norm_affine(stage, params)
         if stage.repeat > 1:
             return torch.full_like(x, NAN), still
-        result = factor[:, 0] * x + shift[:, 0]
-        return result, factor[:, 0].abs() * mass + shift_mass[:, 0]
+        # A factor of zero hides even what is not constant.
+        passed = torch.where(factor[:, 0] == 0, still, factor[:, 0] * x)
+        return passed + shift[:, 0], factor[:, 0].abs() * mass + shift_mass[:, 0]
     if stage.kind == "activation":
         return _activated(stage, x, graph), still
     if stage.kind == "slope":
@@ -103,7 +104,8 @@ def _weighted(stage: Stage, params: Mapping[str, Tensor], x: Tensor, mass: Tenso
     elif "weight" in params:
         total = params["weight"].sum(1)
         scaled = x * total if stage.keeps_constants and stage.repeat == 1 else torch.full_like(x, NAN)
-        x = torch.where(x == 0, torch.zeros_like(x), scaled)
+        absent = (x == 0) | (params["weight"] == 0).all(dim=1)
+        x = torch.where(absent, torch.zeros_like(x), scaled)
         mass = mass * total.abs()
     if "bias" in params:
         bias = params["bias"]

@@ -125,7 +125,8 @@ class _Walk:
         sign = torch.sign(self.signature.scales[tap])
         usable = scale > 0
         safe = torch.where(usable, scale, torch.ones_like(scale))
-        ratio = torch.where(usable, sign * offset / safe, torch.zeros_like(offset))
+        # Where nothing entered, the channel is this offset alone and its factor is 1.
+        ratio = torch.where(usable, sign * offset / safe, offset)
         slack = 1 + torch.where(usable, mass / safe, torch.zeros_like(mass)).clamp(max=20)
         self.block(torch.asinh(ratio)[:, None], slack, hashed=False)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,6 +27,9 @@ from canon.describe import (
 )
 from canon.graph import ChannelGraph, Space
 from canon.recovery.tolerance import Tolerance
+
+FREEDOM = 6
+"""Numbers in a channel's description from which on two distinct ones are never close by chance."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,11 +54,15 @@ class Classes:
     spread: Tensor
     """For every channel its disagreement with its leader."""
 
+    scales: Mapping[int, Tensor] = field(default_factory=dict)
+    """By tap: channel = scale x what its class computes, whatever the leader's own scale is."""
+
     def coordinates(self) -> Coordinates:
         """Classes as coordinates for the layers that read the space."""
         leaders, index = torch.unique(self.leader, return_inverse=True)
         index = torch.where(self.null, -1, index)
-        return Coordinates(index, leaders.numel(), self.factors, self.values)
+        # In units of the leader, a leader that was scaled to a millionth would drown all other columns of a row.
+        return Coordinates(index, leaders.numel(), {**self.factors, **self.scales}, self.values)
 
 
 class Refinement:
@@ -172,13 +179,34 @@ class Refinement:
             null=null,
             constant=constant,
             values={p: torch.where(still, v, float("nan")) for p, v in read.items()},
-            factors=_factors(signature, leader, space, self.graph),
+            factors=_factors(signature, leader),
             spread=signature.distance(everyone, leader),
+            scales={tap: torch.where(scale != 0, scale, 1.0) for tap, scale in signature.scales.items()},
         )
 
     def _group(self, space: Space, signature: Signature, label: Tensor) -> Tensor:
         """The leader of every channel; channels with different labels stay apart."""
-        return cluster(signature, label, self.tolerance.equal)
+        return cluster(signature, label, self._equal(space))
+
+    def _equal(self, space: Space) -> float:
+        """How far apart equal channels may be: hardly, where distinct ones come close to each other by chance.
+
+        A row over two or three inputs has few directions to point in. Among many such rows, two agree to a percent.
+        """
+        freedom = 0
+        for producer in space.producers:
+            if producer.map in self.sketches:
+                linear = self.graph.maps[producer.map]
+                shape = self.tensors[linear.weight].shape
+                seen = shape[linear.column_axis] * linear.groups
+                if linear.columns is not None:
+                    seen = sum(self.coordinates[s.space].size * s.repeat for s in linear.columns)
+                freedom += seen * shape[2:].numel() * producer.repeat // linear.groups
+        for stage in space.stages:
+            if stage.kind == "depthwise":
+                freedom += self.tensors[stage.params["weight"]].shape[1:].numel()
+        tolerance = self.tolerance
+        return tolerance.equal if freedom >= FREEDOM else min(tolerance.equal, 64 * tolerance.rounding)
 
 
 def _identity(space: Space) -> Classes:
@@ -188,12 +216,9 @@ def _identity(space: Space) -> Classes:
     return Classes(everyone, none, none, {}, {}, zero)
 
 
-def _factors(signature: Signature, leader: Tensor, space: Space, graph: ChannelGraph) -> dict[int, Tensor]:
+def _factors(signature: Signature, leader: Tensor) -> dict[int, Tensor]:
     found = {}
-    for tap in graph.space_taps(space):
-        scale = signature.scales.get(tap)
-        if scale is None or tap in graph.fixed_taps:
-            continue
+    for tap, scale in signature.scales.items():
         usable = (scale != 0) & (scale[leader] != 0)
         safe = torch.where(usable, scale[leader], torch.ones_like(scale))
         found[tap] = torch.where(usable, scale / safe, torch.ones_like(scale))
@@ -207,7 +232,11 @@ def _add_constants(
     read: Mapping[int, Tensor],
     constant: Tensor,
 ) -> None:
-    """Constant channels are told apart by their values alone: what made them does not matter."""
+    """Constant channels are told apart by their values alone: what made them does not matter.
+
+    Whoever reads a constant can scale it, of either sign and also where no other scale passes: only the pattern of its
+    values over the points of a tap counts.
+    """
     if not bool(constant.any()):
         return
     for index, block in enumerate(signature.blocks):
@@ -218,13 +247,11 @@ def _add_constants(
         if not points:
             continue
         values = torch.stack([torch.where(constant, read[p], 0.0) for p in points], dim=1)
-        norm = values.norm(dim=1)
-        if tap in graph.fixed_taps:
-            direction = torch.asinh(values)
-        else:
-            direction = values / torch.where(norm > 0, norm, torch.ones_like(norm))[:, None]
-            old = signature.scales.get(tap, torch.zeros_like(norm))
-            signature.scales[tap] = torch.where(constant, norm, old)
+        largest = values.gather(1, values.abs().argmax(dim=1, keepdim=True)).squeeze(1)
+        norm = values.norm(dim=1) * torch.sign(largest)
+        direction = values / torch.where(norm != 0, norm, torch.ones_like(norm))[:, None]
+        absent = torch.ones_like(norm) if tap in graph.fixed_taps else torch.zeros_like(norm)
+        signature.scales[tap] = torch.where(constant, norm, signature.scales.get(tap, absent))
         signature.hashed.append(len(signature.blocks))
         signature.blocks.append(direction)
         signature.slack.append(torch.ones_like(norm))
