@@ -11,6 +11,7 @@ import torch
 
 from canon.graph import Space
 from canon.recovery.reduce import SpaceOutcome
+from canon.recovery.tolerance import Tolerance
 
 Kind = Literal["zero-in", "zero-out", "clique", "duplicate", "constant"]
 
@@ -90,6 +91,9 @@ class RecoveryReport:
     parameters: tuple[int, int]
     """Number of parameters before and after."""
 
+    tolerance: Tolerance
+    """What counted as equal and as zero."""
+
     agreement: float | None
     """Largest difference between the outputs before and after, relative to the largest output; None if unchecked."""
 
@@ -117,6 +121,7 @@ class RecoveryReport:
             "removed": self.removed,
             "merged": self.merged,
             "parameters": list(self.parameters),
+            "tolerance": asdict(self.tolerance),
             "agreement": self.agreement,
             "cropped": {name: list(size) for name, size in self.cropped.items()},
             "seconds": dict(self.seconds),

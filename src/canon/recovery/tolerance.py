@@ -35,6 +35,12 @@ class Tolerance:
             return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding)
         return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding)
 
+    def strict(self) -> Tolerance:
+        """What rounding alone explains: no room for noise, and so none to hide in."""
+        return Tolerance(
+            equal=min(self.equal, 64 * self.rounding), zero=min(self.zero, 32 * self.rounding), rounding=self.rounding
+        )
+
     @staticmethod
     def for_model(model: nn.Module) -> Tolerance:
         """For the precision that a model's numbers really have: a float32 file may have been through float16."""
