@@ -19,6 +19,7 @@ from torch import Tensor
 BLOCK = 64
 """Rows of a bucket that are compared at a time; what they connect is not compared again."""
 
+
 @dataclass(frozen=True)
 class Limits:
     """When summaries count as active and as proportional."""
