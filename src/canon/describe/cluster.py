@@ -41,22 +41,24 @@ def cluster(signature: Signature, label: Tensor, tolerance: float, seed: int = 0
     shift = torch.rand(TABLES * PROJECTIONS, generator=generator, dtype=torch.float64)
     cells = torch.floor(projected / CELL + shift).long().view(width, TABLES, PROJECTIONS)
     mixer = torch.randint(1, 1 << 40, (PROJECTIONS + 1,), generator=generator) * 2 + 1
-    first, second = [], []
+    leader = torch.arange(width)
     for table in range(TABLES):
-        keys = (cells[:, table] * mixer[:-1]).sum(1) + label * mixer[-1]
+        # One channel of each class found so far stands for all of it: after the first table few remain.
+        heads = torch.nonzero(leader == torch.arange(width)).flatten()
+        keys = (cells[heads, table] * mixer[:-1]).sum(1) + label[heads] * mixer[-1]
         order = torch.argsort(keys, stable=True)
         ordered = keys[order]
-        starts = torch.ones(width, dtype=torch.bool)
+        starts = torch.ones(heads.numel(), dtype=torch.bool)
         starts[1:] = ordered[1:] != ordered[:-1]
-        leader = order[torch.nonzero(starts).flatten()[starts.cumsum(0) - 1]]
-        apart = leader != order
-        first.append(leader[apart])
-        second.append(order[apart])
-    a, b = torch.cat(first), torch.cat(second)
-    if a.numel() == 0:
-        return torch.arange(width)
-    agree = (label[a] == label[b]) & (signature.distance(a, b) <= tolerance)
-    return _components(width, a[agree], b[agree])
+        first = heads[order[torch.nonzero(starts).flatten()[starts.cumsum(0) - 1]]]
+        second = heads[order]
+        apart = first != second
+        first, second = first[apart], second[apart]
+        if first.numel() == 0:
+            continue
+        agree = (label[first] == label[second]) & (signature.distance(first, second) <= tolerance)
+        leader = _components(width, first[agree], second[agree])[leader]
+    return leader
 
 
 def _components(width: int, a: Tensor, b: Tensor) -> Tensor:

@@ -2,8 +2,8 @@
 
 A row over thousands of inputs becomes `SKETCH` numbers. Proportional rows have proportional sketches, with the same
 factor; other rows do not, except with vanishing probability. Columns of one coordinate share a random vector, so what
-cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Each weight is
-read once, in float64, in pieces that fit the cache.
+cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Products are taken
+in the weights' own precision, where they stand, and added up in float64; what is decided on a sketch is decided in float64.
 """
 
 from __future__ import annotations
@@ -21,8 +21,11 @@ from canon.graph import ChannelGraph, LinearMap
 SKETCH = 16
 """Numbers per sketch."""
 
-PIECE = 1 << 21
-"""Weights converted to float64 at a time."""
+STRETCH = 2048
+"""Entries of a row that are multiplied and added up in the weight's own precision."""
+
+PIECE = 1 << 18
+"""Weights squared or converted at a time: what a core's cache holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,39 +75,64 @@ def sketch_rows(
     weight = tensors[linear.weight].detach()
     rows = weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
     count, inputs, kernel = rows.shape[0], rows.shape[1], prod(rows.shape[2:])
-    columns = _columns(linear, inputs * linear.groups, coordinates)
-    device = weight.device
+    groups, length = linear.groups, inputs * kernel
+    columns = _columns(linear, inputs * groups, coordinates)
+    flat = rows.reshape(groups, count // groups, length)
     generator = torch.Generator().manual_seed(seed)
     shape = (max(columns.size, 1), kernel * SKETCH)
     table = torch.randn(shape, generator=generator, dtype=torch.float64)
-    picked = table[columns.index.clamp(min=0)].view(linear.groups, inputs * kernel, SKETCH)
-    picked = picked.to(device)
-    factor = columns.factor.repeat_interleave(kernel).view(linear.groups, 1, inputs * kernel)
-    factor = factor.to(device)
-    unit = bool((factor == 1).all())
-    constant = columns.constant.repeat_interleave(kernel).view(linear.groups, inputs * kernel, 1)
-    constant = constant.to(device)
-    any_constant = bool((constant != 0).any())
-    flat = rows.reshape(linear.groups, count // linear.groups, inputs * kernel)
-    vectors = torch.empty(linear.groups, flat.shape[1], SKETCH, dtype=torch.float64, device=device)
-    mass = torch.empty(linear.groups, flat.shape[1], dtype=torch.float64, device=device)
-    offset, offset_mass = torch.zeros_like(mass), torch.zeros_like(mass)
-    step = max(1, PIECE // max(1, linear.groups * inputs * kernel))
-    for start in range(0, flat.shape[1], step):
-        end = min(start + step, flat.shape[1])
-        piece = flat[:, start:end].double()
-        if any_constant:
-            offset[:, start:end] = (piece @ constant).squeeze(-1)
-            offset_mass[:, start:end] = (piece.abs() @ constant.abs()).squeeze(-1)
-        if not unit:
-            piece = piece * factor
-        vectors[:, start:end] = piece @ picked
-        mass[:, start:end] = piece.square().sum(-1).sqrt()
-    offset, offset_mass = offset.flatten(), offset_mass.flatten()
+    picked = table[columns.index.clamp(min=0)] * columns.factor[:, None]
+    vectors = _project(flat, picked.view(groups, length, SKETCH))
+    mass = _mass(flat, columns.factor.repeat_interleave(kernel).view(groups, length, 1))
+    offset = torch.zeros(count, dtype=torch.float64)
+    offset_mass = torch.zeros_like(offset)
+    if bool((columns.constant != 0).any()):
+        constant = columns.constant.repeat_interleave(kernel).view(groups, length, 1)
+        offset, offset_mass = (_weigh(flat, constant, signed) for signed in (True, False))
     if linear.bias is not None:
-        bias = tensors[linear.bias].detach().double()
+        bias = tensors[linear.bias].detach().double().cpu()
         offset, offset_mass = offset + bias, offset_mass + bias.abs()
-    return RowSketch(vectors.view(count, SKETCH).cpu(), mass.flatten().cpu(), offset.cpu(), offset_mass.cpu())
+    return RowSketch(vectors, mass, offset, offset_mass)
+
+
+def _project(flat: Tensor, picked: Tensor) -> Tensor:
+    """`rows x SKETCH`: products in the weight's precision over short stretches, added up in float64."""
+    wide = torch.promote_types(flat.dtype, torch.float32)
+    picked = picked.to(device=flat.device, dtype=wide)
+    total = torch.zeros(*flat.shape[:2], SKETCH, dtype=torch.float64, device=flat.device)
+    for start in range(0, flat.shape[2], STRETCH):
+        stretch = slice(start, start + STRETCH)
+        total += flat[:, :, stretch].to(wide) @ picked[:, stretch]
+    return total.view(-1, SKETCH).cpu()
+
+
+def _mass(flat: Tensor, factor: Tensor) -> Tensor:
+    """`√Σ(factor·w)²` for every row."""
+    if bool((factor == 1).all()):
+        wide = torch.promote_types(flat.dtype, torch.float32)
+        return torch.linalg.vector_norm(flat, dim=-1, dtype=wide).double().flatten().cpu()
+    squared = factor.square().to(flat.device)
+    lowest, highest = torch.aminmax(flat)
+    largest = max(-float(lowest), float(highest))
+    # A weight on a silent input may be anything, and its square then overflows in float32.
+    wide = torch.promote_types(flat.dtype, torch.float32 if largest < 1e15 else torch.float64)
+    squared = squared.to(wide)
+    pieces = [piece.to(wide).square() @ squared for piece in flat.split(_step(flat), dim=1)]
+    return torch.cat(pieces, dim=1).double().sqrt().flatten().cpu()
+
+
+def _weigh(flat: Tensor, constant: Tensor, signed: bool) -> Tensor:
+    """What constant inputs add up to in every row, or the sum of the magnitudes."""
+    constant = constant.to(flat.device)
+    pieces = []
+    for piece in flat.split(_step(flat), dim=1):
+        wide = piece.double()
+        pieces.append(wide @ constant if signed else wide.abs() @ constant.abs())
+    return torch.cat(pieces, dim=1).flatten().cpu()
+
+
+def _step(flat: Tensor) -> int:
+    return max(1, PIECE // max(1, flat.shape[0] * flat.shape[2]))
 
 
 def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]) -> _Columns:
