@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from canon.graph import trace
+from canon.graph.sizes import update_sizes
 from canon.rewrite import SpaceRewrite, replace_tensors, rewrite
-from canon.rewrite.surgery import update_sizes
 from canon.rewrite.weights import apply_grouped, gather_axis, rescale_norm, scale_axis
 from canon.transforms import ChannelTransform
 from tests.networks import Net, conv, head

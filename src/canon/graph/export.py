@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
 
 from canon.graph.frontend import Attach, Environment, FrontendError, Step, elementwise, owner
 from canon.graph.names import function_name, writes_in_place
@@ -28,14 +29,18 @@ _NORMS = {
 """Order in which the rules want an ATen norm's arguments."""
 
 
-def export_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
-    """Walk the forward pass with torch.export."""
+def export_program(model: nn.Module, example: tuple[Any, ...]) -> ExportedProgram:
+    """The forward pass as torch.export sees it."""
     try:
         with torch.no_grad(), _quiet():
-            program = torch.export.export(model, example, strict=False)
+            return torch.export.export(model, example, strict=False)
     except Exception as error:
         message = str(error).strip().splitlines()
         raise FrontendError(f"{type(error).__name__}: {message[0] if message else ''}") from error
+
+
+def export_steps(model: nn.Module, program: ExportedProgram, aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
+    """Walk the forward pass of an exported program."""
     signature = program.graph_signature
     named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     modules = dict(model.named_modules(remove_duplicate=False))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, fx, nn
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from canon.graph.modules import RESIZABLE
 from canon.graph.rules import ALIASES, VIEWS, Call
@@ -127,10 +128,11 @@ def owner(node: fx.Node, operands: Any, modules: dict[str, nn.Module]) -> tuple[
 
     It can when the module's own forward pass makes the call: whoever else calls may have the sizes written in.
     """
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
     for value in values_in(operands):
         if value.param is not None:
             prefix = value.param.rpartition(".")[0]
-            stack = list((node.meta.get("nn_module_stack") or {}).values())
             inside = bool(stack) and stack[-1][0] == prefix
             return prefix or value.param, inside and isinstance(modules.get(prefix), RESIZABLE)
-    return "", False
+    path = stack[-1][0] if stack else ""
+    return (path, True) if isinstance(modules.get(path), _InstanceNorm) else ("", False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from canon.errors import ExampleError, TraceError, TrainingModeError, UnsupportedModelError
 from canon.graph.build import build
-from canon.graph.export import export_steps
+from canon.graph.export import export_program, export_steps
 from canon.graph.frontend import Attach, FrontendError, Step
 from canon.graph.lint import lint
 from canon.graph.rules import lookup
@@ -19,8 +20,10 @@ from canon.graph.state import State
 from canon.graph.symbolic import fx_steps
 from canon.graph.tensors import tensor_names, unsaved_names
 from canon.graph.values import Layout, Value, extents_in, values_in
+from canon.graph.widths import pin_dependent
 
-Frontend = Callable[[nn.Module, tuple[Any, ...], dict[str, str]], Iterator[tuple[Step, Attach]]]
+Frontend = Callable[[dict[str, str]], Iterator[tuple[Step, Attach]]]
+"""Given every tensor's first name by name, the steps of a forward pass."""
 
 
 def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
@@ -43,11 +46,13 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
     check_model(model)
     check_example(model, inputs)
     try:
-        return _trace_with("fx", fx_steps, model, inputs)
+        return _trace_with("fx", partial(fx_steps, model, inputs), model)
     except FrontendError as error:
         first = error
     try:
-        return _trace_with("export", export_steps, model, inputs)
+        program = export_program(model, inputs)
+        graph = _trace_with("export", partial(export_steps, model, program), model)
+        return pin_dependent(graph, model, inputs, program)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -110,14 +115,12 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _trace_with(
-    method: Literal["fx", "export"], frontend: Frontend, model: nn.Module, inputs: tuple[Any, ...]
-) -> ChannelGraph:
+def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> ChannelGraph:
     state = State()
     tensors, aliases = tensor_names(model)
     unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
     known = {name: first for name, first in aliases.items() if first not in unsaved}
-    for step, attach in frontend(model, inputs, known):
+    for step, attach in frontend(known):
         state.node = step.node
         attach(_follow(state, step))
     graph = build(state, aliases, method)

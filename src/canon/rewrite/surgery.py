@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from canon.graph import ChannelGraph
+from canon.graph.sizes import update_sizes
 from canon.graph.tensors import clone_with, tensor_names
 from canon.rewrite.tensors import Rewrites, rewrite_tensors
 
@@ -58,30 +57,3 @@ def resize_kernels(model: nn.Module, rings: Mapping[str, int]) -> None:
         layer.padding = tuple(p + count for p in layer.padding)
         # Kept by torch for padding modes other than zeros; updated so that no attribute disagrees.
         layer._reversed_padding_repeated_twice = [p for p in reversed(layer.padding) for _ in range(2)]
-
-
-def update_sizes(module: nn.Module) -> None:
-    """Make a layer's attributes agree with its tensors."""
-    layer: Any = module
-    if isinstance(module, nn.Linear):
-        layer.out_features, layer.in_features = layer.weight.shape
-    elif isinstance(module, _ConvTransposeNd):
-        if layer.groups > 1 and layer.groups == layer.in_channels:
-            layer.groups = layer.weight.shape[0]
-        layer.in_channels = layer.weight.shape[0]
-        layer.out_channels = layer.weight.shape[1] * layer.groups
-    elif isinstance(module, _ConvNd):
-        if layer.groups > 1 and layer.groups == layer.in_channels:
-            layer.groups = layer.weight.shape[0] // (layer.out_channels // layer.in_channels)
-        layer.in_channels = layer.weight.shape[1] * layer.groups
-        layer.out_channels = layer.weight.shape[0]
-    elif isinstance(module, _NormBase):
-        sized = layer.weight if layer.weight is not None else layer.running_mean
-        if sized is not None:
-            layer.num_features = sized.shape[0]
-    elif isinstance(module, nn.GroupNorm) and layer.weight is not None:
-        if layer.num_groups == layer.num_channels:
-            layer.num_groups = layer.weight.shape[0]
-        layer.num_channels = layer.weight.shape[0]
-    elif isinstance(module, nn.PReLU):
-        layer.num_parameters = layer.weight.shape[0]

@@ -1,0 +1,118 @@
+"""Does the forward pass depend on how many channels there are?
+
+An exported program holds sizes as numbers: a factor `x.shape[1] ** -0.5`, a branch over a width, or a slice that
+happens to be whole leaves no trace in it. So the question is put to the model: a copy with wider free spaces, each by another
+amount, must export to the same program. Only shapes are looked at; no forward pass is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.export import ExportedProgram
+
+from canon.graph.export import export_program
+from canon.graph.frontend import FrontendError
+from canon.graph.sizes import update_sizes
+from canon.graph.spec import ChannelGraph, Pin, Segment, Space
+from canon.graph.tensors import clone_with, tensor_names
+
+_MOST_EXPORTS = 16
+_WIDTH_OPERANDS = {"conv": 6, "group_norm": 1}
+"""Operands that are widths by nature: groups of a depthwise convolution, of a norm per channel."""
+
+
+def pin_dependent(
+    graph: ChannelGraph, model: nn.Module, example: tuple[Any, ...], program: ExportedProgram
+) -> ChannelGraph:
+    """The graph with a pin on every space whose width decides what the forward pass computes."""
+    budget = [_MOST_EXPORTS]
+    expected = _operations(program)
+
+    def independent(spaces: Sequence[Space]) -> bool:
+        budget[0] -= 1
+        extra = {space.id: space.groups * (1 + index) for index, space in enumerate(spaces)}
+        try:
+            return _operations(export_program(_widened(model, graph, extra), example)) == expected
+        except FrontendError:
+            return False
+
+    def dependent(spaces: Sequence[Space]) -> list[Space]:
+        if not spaces or (budget[0] > 0 and independent(spaces)):
+            return []
+        half = len(spaces) // 2
+        if not half or budget[0] <= 0:
+            return list(spaces)
+        found = dependent(spaces[:half]) + dependent(spaces[half:])
+        return found or list(spaces)  # each half is fine alone: the widths depend on each other
+
+    return _pinned(graph, dependent(graph.free))
+
+
+def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
+    if not spaces:
+        return graph
+    pin = Pin("the forward pass depends on the number of channels", "torch.export")
+    held = {space.id for space in spaces}
+    taps = {tap for space in spaces for tap in graph.space_taps(space)}
+    return replace(
+        graph,
+        spaces=tuple(replace(s, pins=(pin,)) if s.id in held else s for s in graph.spaces),
+        fixed_taps=graph.fixed_taps | taps,
+        signed_taps=graph.signed_taps - taps,
+    )
+
+
+def _operations(program: ExportedProgram) -> list[Any]:
+    """What a program computes, without the names of its nodes."""
+    number: dict[fx.Node, int] = {}
+    found: list[Any] = []
+    for node in program.graph.nodes:
+        number[node] = len(number)
+        target = str(node.target) if node.op == "call_function" else node.op
+        args = list(node.args)
+        for name, position in _WIDTH_OPERANDS.items():
+            if target.startswith(f"aten.{name}") and len(args) > position:
+                args[position] = None
+        found.append((target, repr(fx.map_arg((tuple(args), node.kwargs), lambda n: f"%{number[n]}"))))
+    return found
+
+
+def _widened(model: nn.Module, graph: ChannelGraph, extra: Mapping[int, int]) -> nn.Module:
+    """A copy of a model with more channels in some spaces; its numbers mean nothing."""
+    tensors, _ = tensor_names(model)
+    sizes: dict[tuple[str, int], int] = {}
+    for linear in graph.maps:
+        more = _more(linear.rows, extra)
+        sizes[linear.weight, linear.row_axis] = more
+        if linear.bias is not None:
+            sizes[linear.bias, 0] = more
+        sizes[linear.weight, linear.column_axis] = _more(linear.columns or (), extra) // linear.groups
+    stages = {
+        (name, stage.axis, stage.offset): extra.get(space.id, 0) * stage.repeat
+        for space in graph.spaces
+        for stage in space.stages
+        for name in stage.params.values()
+    }
+    for (name, axis, _), more in stages.items():
+        sizes[name, axis] = sizes.get((name, axis), 0) + more
+    replaced: dict[int, Tensor] = {}
+    for name, tensor in tensors.items():
+        shape = [size + sizes.get((name, axis), 0) for axis, size in enumerate(tensor.shape)]
+        wide = (
+            tensor.detach() if shape == list(tensor.shape) else torch.empty(shape, dtype=tensor.dtype).to(tensor.device)
+        )
+        is_parameter = isinstance(tensor, nn.Parameter)
+        replaced[id(tensor)] = nn.Parameter(wide, requires_grad=False) if is_parameter else wide
+    result = clone_with(model, replaced)
+    for module in result.modules():
+        update_sizes(module)
+    return result
+
+
+def _more(segments: Sequence[Segment], extra: Mapping[int, int]) -> int:
+    return sum(extra.get(segment.space, 0) * segment.repeat for segment in segments)
