@@ -18,7 +18,15 @@ from canon.recovery.probe import ProbeRefinement
 from canon.rewrite import SpaceRewrite, rewrite
 from tests.preservation import outputs, relative_error
 from tests.recovery.probing import (
-    EXAMPLE, PRIMITIVES, chain, check_recovered, classes_of, groups, linear, residual, with_copies,
+    EXAMPLE,
+    PRIMITIVES,
+    chain,
+    check_recovered,
+    classes_of,
+    groups,
+    linear,
+    residual,
+    with_copies,
 )  # fmt: skip
 
 
