@@ -1,8 +1,8 @@
 """Does the forward pass depend on how many channels there are?
 
 An exported program holds sizes as numbers: a factor `x.shape[1] ** -0.5`, a branch over a width, or a slice that
-happens to be whole leaves no trace in it. So the question is put to the model: a copy with wider free spaces, each by another
-amount, must export to the same program. Only shapes are looked at; no forward pass is run.
+happens to be whole leaves no trace in it. So the question is put to the model: a copy with wider free spaces, each by
+another amount, must export to the same program. Only shapes are looked at; no forward pass is run.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 from canon.graph.blocks import Part
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import MapRecord, State
-from canon.graph.values import Layout, Value
+from canon.graph.values import Layout, Parts, Value
 
 
 def _pair(value: Any, rank: int) -> tuple[int, ...]:
@@ -108,15 +108,7 @@ def _dense(
             state.grouped.append((columns, groups, state.node))
         else:
             state.pin(layout.parts, "groups over an input with fixed coordinates")
-    state.bind(weight.param, row_axis, "rows", layout.parts)
-    if columns is not None:
-        state.bind(weight.param, column_axis, "columns", columns)
-    elif (weight.param, column_axis) in state.bound:
-        state.pin(state.bound[weight.param, column_axis][1], "a shared weight reads a fixed input")
-    else:
-        state.bound[weight.param, column_axis] = ("columns", ())
-    if bias is not None and bias.param is not None:
-        state.bind(bias.param, 0, "rows", layout.parts)
+    _bind(state, weight, bias, weight_axes, layout.parts, columns)
     state.maps.append(
         MapRecord(
             name=call.layer,
@@ -133,6 +125,23 @@ def _dense(
         )
     )
     return layout
+
+
+def _bind(
+    state: State, weight: Value, bias: Value | None, axes: tuple[int, int], rows: Parts, columns: Parts | None
+) -> None:
+    """Tie a layer's tensors to the channels that it makes and reads."""
+    assert weight.param is not None, "callers check the name"
+    row_axis, column_axis = axes
+    state.bind(weight.param, row_axis, "rows", rows)
+    if columns is not None:
+        state.bind(weight.param, column_axis, "columns", columns)
+    elif (weight.param, column_axis) in state.bound:
+        state.pin(state.bound[weight.param, column_axis][1], "a shared weight reads a fixed input")
+    else:
+        state.bound[weight.param, column_axis] = ("columns", ())
+    if bias is not None and bias.param is not None:
+        state.bind(bias.param, 0, "rows", rows)
 
 
 def _depthwise(
