@@ -14,6 +14,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -67,6 +69,9 @@ class Record:
     reason: str = ""
     """Why it was refused."""
 
+    limit: int | None = None
+    """The size above which it was refused."""
+
     device: str = "cpu"
     """Where it ran."""
 
@@ -75,11 +80,8 @@ def cases(
     models: Iterable[str], variants: Iterable[str], ratios: Iterable[float], dtypes: Iterable[str]
 ) -> Iterator[Case]:
     """Every combination, with kernels that grow."""
-    for model in models:
-        for variant in variants:
-            for ratio in ratios:
-                for dtype in dtypes:
-                    yield Case(model, variant, ratio, dtype, expand_kernels=True)
+    for model, dtype, variant, ratio in product(models, dtypes, variants, ratios):
+        yield Case(model, variant, ratio, dtype, expand_kernels=True)
 
 
 @torch.no_grad()
@@ -100,13 +102,18 @@ def randomize_norms(model: nn.Module, seed: int = 1) -> None:
                 draw(module.bias, 0.1, 0.0)
 
 
+@lru_cache(maxsize=1)
+def _prepared(name: str, dtype: str, device: str) -> tuple[nn.Module, Tensor]:
+    model = zoo.model(name)
+    randomize_norms(model)
+    wanted = getattr(torch, dtype)
+    return model.to(device, wanted), zoo.example_input(name).to(device, wanted)
+
+
 @torch.no_grad()
 def run_case(case: Case, device: str, max_parameters: int) -> Record:
     """Attack one model and compare what it computes."""
-    model = zoo.model(case.model)
-    randomize_norms(model)
-    dtype = getattr(torch, case.dtype)
-    model, example = model.to(device, dtype), zoo.example_input(case.model).to(device, dtype)
+    model, example = _prepared(case.model, case.dtype, device)
     options = AttackOptions(
         ops=(case.variant,), ratio=case.ratio, expand_kernels=case.expand_kernels, max_parameters=max_parameters
     )
@@ -114,7 +121,7 @@ def run_case(case: Case, device: str, max_parameters: int) -> Record:
     try:
         attacked = attack_with(model, example, options)
     except AttackError as refusal:
-        return Record(case, "refused", reason=refusal.message, device=device)
+        return Record(case, "refused", reason=refusal.message, limit=max_parameters, device=device)
     seconds = time.perf_counter() - started
     error = relative_difference(attacked.model(example), model(example))
     status = "same" if error <= TOLERANCES[case.dtype] else "different"
@@ -132,14 +139,15 @@ def run_grid(
 ) -> list[Record]:
     """Run what has no record yet, keeping each record as soon as it is there; returns all records of the file.
 
-    Where growing kernels alone makes a model too large, the case is run without them as well.
+    Where growing kernels makes a model too large, the case is run without them as well. What was refused under a lower
+    limit is tried again.
     """
     records = {record.case: record for record in load(path)} if path.exists() else {}
     for case in todo:
         wanted = [case]
         while wanted:
             now = wanted.pop()
-            if now not in records:
+            if now not in records or (records[now].limit or max_parameters) < max_parameters:
                 records[now] = run_case(now, device, max_parameters)
                 save(records.values(), path)
                 report(line(records[now]))
