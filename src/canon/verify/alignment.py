@@ -34,6 +34,9 @@ ESTABLISHED: Final = 0.5
 SURE: Final = 1e-5
 """Channels this near are the same, however near others are."""
 
+ROUNDING: Final = 5e-7
+"""A factor this near to 1 is 1: float32 tells no more, and weights that were not scaled stay bit for bit."""
+
 
 @dataclass(frozen=True)
 class SpaceMatch:
@@ -192,7 +195,8 @@ class _Aligner:
         for tap, scale in step.scales.items():
             if tap not in found.scales:
                 raise KeyFileError("the key has a scale where nothing is known", where=space.name)
-            self.factors[space.id][tap] = ratio(found.scales[tap], scale[paired])
+            factor = ratio(found.scales[tap], scale[paired])
+            self.factors[space.id][tap] = torch.where((factor - 1).abs() <= ROUNDING, 1.0, factor)
         self.figures[space.id] = _figures(space, step, features, paired)
 
     def rewrites(self, rescale: bool) -> dict[int, SpaceRewrite]:

@@ -171,8 +171,9 @@ class _Parser:
         start = self.taken[name]
         self.taken[name] = start + count
         tensor = self.tensors[name]
-        if tensor.ndim != 1 or start + count > tensor.numel():
-            raise ValueError(f"too few numbers in '{name}'")
+        kind = torch.int32 if name == "blocks" else torch.float32
+        if tensor.dtype != kind or tensor.ndim != 1 or start + count > tensor.numel():
+            raise ValueError(f"too few numbers in '{name}', or of another kind")
         part = tensor[start : start + count]
         if not bool(torch.isfinite(part).all()):
             raise ValueError(f"numbers in '{name}' are not finite")
