@@ -231,7 +231,9 @@ def test_undone(kind: type[Small], adversary: Adversary, dtype: torch.dtype) -> 
 
 
 @pytest.mark.parametrize(
-    ("kind", "adversaries"), [(Chain, CHAIN), (Residual, RESIDUAL), (Gated, GATED)], ids=lambda x: getattr(x, "__name__", "")
+    ("kind", "adversaries"),
+    [(Chain, CHAIN), (Residual, RESIDUAL), (Gated, GATED)],
+    ids=["chain", "residual", "gated"],
 )
 def test_undone_together(kind: type[Small], adversaries: tuple[Adversary, ...]) -> None:
     model = randomize(kind(), seed=4)
@@ -257,5 +259,85 @@ def test_the_harness_sees_a_wrong_attack() -> None:
         undo(model, wrong)
 
 
-def tensor_of(model: nn.Module, name: str) -> Tensor:
-    return model.state_dict()[name]
+def test_shares_of_a_million() -> None:
+    """More than the room for noise allows: the check finds it, and the strict attempt undoes it."""
+    model = randomize(Chain(), seed=3)
+    assert isinstance(model, Small)
+
+    def shares(draft: Draft) -> None:
+        for channel in range(6):
+            draft.copy("a", channel, 1e6, 1 - 1e6)
+
+    recovered, clean = undo(model, shares)
+    assert shapes(recovered) == shapes(clean)
+
+
+def test_a_constant_hidden_in_large_numbers() -> None:
+    model = randomize(Chain(), seed=3)
+    assert isinstance(model, Small)
+
+    def hidden(draft: Draft) -> None:
+        column = draft.random(draft.width("b"), 1, 1)
+        rows = {**draft.silent("a"), "a.bias": 1e5, "na.running_mean": 1e5, "na.weight": 1.0, "na.bias": 0.7}
+        draft.add("a", rows, {"b.weight": column})
+        draft.state["b.bias"] -= column[:, 0, 0] * 0.7
+
+    recovered, clean = undo(model, hidden)
+    assert shapes(recovered) == shapes(clean)
+
+
+def test_a_constant_before_zero_padding_stays() -> None:
+    """At a padded border a constant is not constant, so no bias can take it up."""
+    model = randomize(Chain(), seed=3)
+    assert isinstance(model, Small)
+    draft = Draft(model)
+    draft.add("b", {**draft.silent("b"), "nb.bias": 0.5}, {"c.weight": draft.random(4, 3, 3)})
+    changed = draft.build()
+    result = recover(changed, example())
+    assert not result.report.changed
+
+
+def test_an_invertible_map_of_a_linear_bottleneck_does_no_harm() -> None:
+    """Where no nonlinearity stands between two layers, any basis will do: nothing is redundant, nothing may break."""
+
+    def build(width: int) -> nn.Module:
+        parts = (nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, width), nn.Linear(width, 12), nn.ReLU(), nn.Linear(12, 3))
+        return randomize(nn.Sequential(*parts))
+
+    net, wide = build(4), build(6)
+    given = torch.randn(5, 9, dtype=torch.float64)
+    mix = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    state = net.state_dict()
+    state["3.weight"] = state["3.weight"] @ torch.linalg.pinv(mix)
+    state["2.weight"], state["2.bias"] = mix @ state["2.weight"], mix @ state["2.bias"]
+    wide.load_state_dict(state)
+    result = recover(wide, given)
+    assert relative_error(outputs(result.model, given), outputs(net, given)) < 1e-9
+
+
+def test_a_channel_that_each_reader_switches_off() -> None:
+    """After a concatenation every reader has a norm of its own, and each of them hides the channel."""
+
+    class Dense(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.a, self.n1, self.b = nn.Conv2d(3, width, 3), nn.BatchNorm2d(width), nn.Conv2d(width, 4, 1)
+            self.n2, self.c, self.fc = nn.BatchNorm2d(width + 4), nn.Conv2d(width + 4, 5, 1), nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            x = torch.cat([x, self.b(self.n1(x).relu())], 1)
+            result: Tensor = self.fc(self.c(self.n2(x).relu()).relu().mean((2, 3)))
+            return result
+
+    wide = Dense(7)
+    randomize(wide)
+    with torch.no_grad():
+        wide.n1.weight[2], wide.n1.bias[2] = 0, -0.3
+        wide.n2.weight[2], wide.n2.bias[2] = 0, -0.1
+        for norm in (wide.n1, wide.n2):
+            assert norm.running_mean is not None
+            norm.running_mean[2] = 3.0
+    result = recover(wide, example())
+    assert result.model.get_parameter("a.weight").shape[0] == 6
+    assert relative_error(outputs(result.model, example()), outputs(wide, example())) < 1e-9
