@@ -36,6 +36,9 @@ class Capture:
     high: Tensor
     """Largest activation of each channel."""
 
+    scale: float
+    """The largest summary: what the numbers were divided by."""
+
 
 def make_probes(example: Tensor | tuple[Any, ...], count: int, batch_size: int, seed: int) -> list[tuple[Any, ...]]:
     """The probe set, in batches: the same seed gives the same probes.
@@ -147,4 +150,4 @@ def _joined(parts: list[_Part]) -> Capture:
     high = torch.stack([p[2] for p in parts]).amax(0)
     largest = summaries.max()
     scale = float(largest) if largest > 0 else 1.0
-    return Capture(summaries / scale, low / scale, high / scale)
+    return Capture(summaries / scale, low / scale, high / scale, scale)

@@ -42,7 +42,7 @@ def outgoing(
         return Outgoing(effect, rows)
     leaders, local = torch.unique(leader[members], return_inverse=True)
     for consumer in space.consumers:
-        columns = _columns(tensors[graph.maps[consumer.map].weight], graph.maps[consumer.map], consumer, space.width)
+        columns = columns_of(tensors[graph.maps[consumer.map].weight], graph.maps[consumer.map], consumer, space.width)
         factor = factors.get(consumer.tap, torch.ones(space.width, dtype=torch.float64))[members]
         whole, worst = _remainder(columns, members, factor, local, leaders.numel())
         effect[leaders] = torch.maximum(effect[leaders], whole)
@@ -50,7 +50,7 @@ def outgoing(
     return Outgoing(effect, rows)
 
 
-def _columns(weight: Tensor, linear: LinearMap, consumer: Consumer, width: int) -> Tensor:
+def columns_of(weight: Tensor, linear: LinearMap, consumer: Consumer, width: int) -> Tensor:
     """A layer's columns on the space as `rows x width x rest`; the rows of a grouped layer lie side by side."""
     rows = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
     rows = rows.reshape(rows.shape[0], rows.shape[1], -1)
