@@ -35,10 +35,9 @@ def attacked(clean: nn.Module, *ops: str, linked: bool) -> nn.Module:
 def shuffled(clean: nn.Module) -> nn.Module:
     """Permuted and scaled, with nothing added."""
     generator = torch.Generator().manual_seed(0)
-    for change in (permutation, lambda space, g: scaling(trace(clean, EXAMPLE), space, g)):
-        graph = trace(clean, EXAMPLE)
-        clean = rewrite(clean, graph, {space.id: change(space, generator) for space in graph.free})
-    return clean
+    graph = trace(clean, EXAMPLE)
+    ordered = rewrite(clean, graph, {space.id: permutation(space, generator) for space in graph.free})
+    return rewrite(ordered, graph, {space.id: scaling(graph, space, generator) for space in graph.free})
 
 
 @pytest.mark.parametrize("name", sorted(BASELINES))
