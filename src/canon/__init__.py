@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from canon.api import JudgeOptions as JudgeOptions
     from canon.api import certify as certify
     from canon.api import judge as judge
+    from canon.api import recover as recover
     from canon.attacks import attack as attack
     from canon.graph import trace as trace
-    from canon.recovery import recover as recover
     from canon.verify import LayoutKey as LayoutKey
     from canon.verify import align as align
     from canon.verify import register as register
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "trace": "canon.graph",
     "attack": "canon.attacks",
-    "recover": "canon.recovery",
+    "recover": "canon.api",
     "certify": "canon.api",
     "align": "canon.verify",
     "register": "canon.verify",

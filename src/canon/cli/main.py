@@ -17,6 +17,8 @@ from canon._version import __version__
 from canon.cli.attack import attack
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import inspect
+from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
+from canon.cli.recover import recover
 from canon.cli.register import register
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
@@ -83,6 +85,7 @@ def _globals(
 
 app.command()(inspect)
 app.command()(attack)
+app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command()(register)
 app.command()(verify)
 app.add_typer(watermark, name="watermark")
