@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from canon.graph import ChannelGraph, LinearMap, Space
-from canon.recovery.constants import Fold, plan_folds
+from canon.graph import ChannelGraph, LinearMap, Segment, Space
+from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live
 from canon.recovery.merge import Merged, merge_layer, unfold
 from canon.recovery.partition import Classes
+from canon.recovery.slots import choose_slots, unmerge
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import SpaceRewrite
 from canon.rewrite.tensors import rewrite_stages
@@ -88,10 +89,10 @@ class _Attempt:
         protect: Mapping[int, Tensor],
     ) -> None:
         self.graph, self.tensors, self.protect = graph, tensors, protect
-        self.classes = {s.id: _unmerge(classes[s.id], protect[s.id]) for s in graph.spaces}
+        self.classes = {s.id: unmerge(classes[s.id], protect[s.id]) for s in graph.spaces}
         self.leaders, self.filler = {}, {}
         for space in graph.spaces:
-            slots = _slots(self.classes[space.id], space)
+            slots = choose_slots(self.classes[space.id], space)
             self.leaders[space.id], self.filler[space.id] = slots
         merges = {s.id: self._merge_of(s) for s in graph.spaces if not s.pins}
         rewrites = {k: v for k, v in merges.items() if v is not None}
@@ -213,19 +214,15 @@ class _Attempt:
             offset += self.leaders[segment.space].numel() * segment.repeat
         raise AssertionError(f"space {space} has no segment at {before}")
 
-    def _select(self, segments: tuple[object, ...] | None) -> Tensor | None:
-        if segments is None:
-            return None
-        parts = []
-        for s in segments:
-            parts.append(self.live[s.space].repeat_interleave(s.repeat))  # type: ignore[attr-defined]
-        return torch.nonzero(torch.cat(parts)).flatten()
+    def _select(self, segments: tuple[Segment, ...]) -> Tensor:
+        """Entries of an axis, after the merge, that are alive."""
+        return torch.nonzero(torch.cat([self.live[s.space].repeat_interleave(s.repeat) for s in segments])).flatten()
 
     def _weight(self, index: int, linear: LinearMap) -> Tensor:
         merged = self.merged[index].weight
         groups, device = merged.shape[0], merged.device
-        rows, columns = self._select(linear.rows), self._select(linear.columns)
-        assert rows is not None, "every layer has rows"
+        rows = self._select(linear.rows)
+        columns = None if linear.columns is None else self._select(linear.columns)
         if groups == 1:
             picked = merged.index_select(1, rows.to(device))
             if columns is not None:
@@ -246,9 +243,7 @@ class _Attempt:
         picked = bias.index_select(0, rows.to(bias.device))
         offset = self.folds.offsets.get(index)
         if offset is not None:
-            live = self._select(linear.rows)
-            assert live is not None, "every layer has rows"
-            picked = (picked.double() + offset[live].to(bias.device)).to(bias.dtype)
+            picked = (picked.double() + offset[self._select(linear.rows)].to(bias.device)).to(bias.dtype)
         return picked
 
     def _rows_before(self, linear: LinearMap) -> Tensor:
@@ -272,47 +267,3 @@ class _Attempt:
         for name, tensor in self.folds.means(self.tensors).items():
             result.setdefault(name, tensor)
         return result
-
-
-def _slots(classes: Classes, space: Space) -> tuple[Tensor, Tensor]:
-    """The channels that lead a class, block by block, and which of them only fill up.
-
-    Blocks of a grouped space must be equally wide even before the dead are gone, so the shorter ones are filled up with
-    channels that nothing is merged into: their columns are zero, and they die.
-    """
-    everyone = torch.arange(space.width)
-    leads = (classes.leader == everyone) & ~classes.null
-    if space.groups == 1:
-        slots = everyone[leads]
-        return slots, torch.zeros(slots.numel(), dtype=torch.bool)
-    by_block = leads.view(space.groups, -1)
-    count = int(by_block.sum(dim=1).max())
-    # Leaders first, each kind in order; then the chosen slots in channel order again.
-    first = torch.argsort(~by_block, dim=1, stable=True)[:, :count].sort(dim=1).values
-    slots = (first + torch.arange(space.groups)[:, None] * by_block.shape[1]).flatten()
-    return slots, ~leads[slots]
-
-
-def _unmerge(classes: Classes, protected: Tensor) -> Classes:
-    """Protected channels lead a class of their own."""
-    if not bool(protected.any()):
-        return classes
-    everyone = torch.arange(protected.numel())
-    leader = torch.where(protected, everyone, classes.leader)
-    # A protected leader's members follow the next member of the old class.
-    orphan = protected[leader] & ~protected
-    if bool(orphan.any()):
-        heads = torch.full_like(leader, protected.numel())
-        heads.scatter_reduce_(0, classes.leader[orphan], everyone[orphan], "amin")
-        leader = torch.where(orphan, heads[classes.leader], leader)
-    factors = {
-        tap: torch.where(factor[leader] != 0, factor / factor[leader], factor)
-        for tap, factor in classes.factors.items()
-    }
-    return replace(
-        classes, leader=leader, null=classes.null & ~protected,
-        constant=classes.constant & ~protected, factors=factors,
-    )  # fmt: skip
-
-
-__all__ = ["Fold", "Reduction", "SpaceOutcome", "reduce"]
