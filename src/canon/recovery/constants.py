@@ -6,6 +6,7 @@ take the offset up. A constant that one consumer cannot take up stays for all of
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -63,10 +64,8 @@ def plan_folds(
     guarded: Mapping[int, Tensor],
 ) -> Folds:
     """Which constants are folded, and where they go."""
-    calls: dict[str, int] = {}
-    for linear in graph.maps:
-        calls[linear.weight] = calls.get(linear.weight, 0) + 1
-    takers = {i: _taker(graph, m) for i, m in enumerate(graph.maps) if calls[m.weight] == 1}
+    calls = _calls(graph)
+    takers = {i: _taker(graph, m, calls) for i, m in enumerate(graph.maps) if calls[m.weight] == 1}
     folds = Folds({}, {}, {}, [])
     for space in graph.spaces:
         constant = classes[space.id].constant[leaders[space.id]] & ~guarded[space.id]
@@ -80,16 +79,24 @@ def plan_folds(
     return folds
 
 
-def _taker(graph: ChannelGraph, linear: LinearMap) -> str | Stage | None:
+def _calls(graph: ChannelGraph) -> Counter[str]:
+    """How often each tensor is used: what is used twice cannot take up what one use needs."""
+    names = [linear.weight for linear in graph.maps] + [linear.bias for linear in graph.maps if linear.bias is not None]
+    stages = {(stage.node, name) for space in graph.spaces for stage in space.stages for name in stage.params.values()}
+    return Counter([*names, *(name for _, name in stages)])
+
+
+def _taker(graph: ChannelGraph, linear: LinearMap, calls: Counter[str]) -> str | Stage | None:
     """Where a layer's offset can go: its bias, the norm behind it, or nowhere."""
     if linear.zero_padding or linear.groups > 1:
         return None
     if linear.bias is not None:
-        return linear.bias
+        return linear.bias if calls[linear.bias] == 1 else None
     if len(linear.rows) != 1 or linear.rows[0].repeat != 1:
         return None
     point, space = linear.rows[0].point, graph.spaces[linear.rows[0].space]
-    return _norm_behind(space, point)
+    norm = _norm_behind(space, point)
+    return norm if norm is not None and calls[norm.params["mean"]] == 1 else None
 
 
 def _norm_behind(space: Space, point: int) -> Stage | None:

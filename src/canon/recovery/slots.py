@@ -31,7 +31,9 @@ def choose_slots(classes: Classes, space: Space) -> tuple[Tensor, Tensor]:
 
 
 def unmerge(classes: Classes, protected: Tensor) -> Classes:
-    """Protected channels lead a class of their own."""
+    """Protected channels lead a class of their own. So do all channels of a space that holds nothing but zeros."""
+    if bool(classes.null.all()):
+        protected = torch.ones_like(protected)  # a layer cannot lose all its channels
     if not bool(protected.any()):
         return classes
     everyone = torch.arange(protected.numel())
