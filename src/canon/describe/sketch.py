@@ -81,9 +81,12 @@ def sketch_rows(
     generator = torch.Generator().manual_seed(seed)
     shape = (max(columns.size, 1), kernel * SKETCH)
     table = torch.randn(shape, generator=generator, dtype=torch.float64)
-    picked = table[columns.index.clamp(min=0)] * columns.factor[:, None]
-    vectors = _project(flat, picked.view(groups, length, SKETCH))
-    mass = _mass(flat, columns.factor.repeat_interleave(kernel).view(groups, length, 1))
+    # Factors grow from layer to layer; taken relative to the largest they cannot overflow in float32.
+    largest = float(columns.factor.abs().max()) or 1.0
+    factor = columns.factor / largest
+    picked = table[columns.index.clamp(min=0)] * factor[:, None]
+    vectors = largest * _project(flat, picked.view(groups, length, SKETCH))
+    mass = largest * _mass(flat, factor.repeat_interleave(kernel).view(groups, length, 1))
     offset = torch.zeros(count, dtype=torch.float64)
     offset_mass = torch.zeros_like(offset)
     if bool((columns.constant != 0).any()):
