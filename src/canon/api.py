@@ -95,8 +95,8 @@ def certify(
     """
     names = None if layers is None else tuple(layers)
     found = certify_once(recovered, reference, example, tolerance, names, matching=matching)
-    unclear = found.alignment is None or any(space.ambiguous for space in found.alignment.spaces)
-    if found.passed or not unclear or not canonical:
+    related = found.alignment is None or found.alignment.established
+    if found.passed or not related or not canonical:
         return found
     ours, theirs = recover(recovered, example).model, recover(reference, example).model
     again = certify_once(ours, theirs, example, tolerance, names, matching=matching)
