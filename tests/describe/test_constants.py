@@ -1,0 +1,69 @@
+"""Constant channels are those that do not move when the input does."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from canon.describe import constant_values, sketch_rows
+from canon.graph import trace
+from tests.preservation import randomize
+from tests.recovery.small import Chain, Draft, Gated, Small, example
+
+
+def values_at(model: Small, name: str, layer: str) -> Tensor:
+    """What is found for a space at the point where a layer reads it."""
+    graph = trace(model, example())
+    space = graph.space_named(name)
+    tensors = dict(model.state_dict())
+    sketches = {p.map: sketch_rows(graph.maps[p.map], graph, tensors, {}, seed=0) for p in space.producers
+                if graph.maps[p.map].columns is None}  # fmt: skip
+    found = constant_values(space, graph, tensors, sketches, 1e-9)
+    consumer = next(c for c in space.consumers if graph.maps[c.map].name == layer)
+    return found[consumer.point]
+
+
+def seen(model: nn.Module, layer: str) -> Tensor:
+    """The oracle: each channel that a layer reads, if it never moves; NaN for the others."""
+    kept: list[Tensor] = []
+    handle = model.get_submodule(layer).register_forward_pre_hook(lambda module, given: kept.append(given[0]))
+    with torch.no_grad():
+        model(torch.randn(64, 3, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0)))
+    handle.remove()
+    flat = kept[0].transpose(0, 1).flatten(1)
+    return torch.where(flat.std(dim=1) < 1e-12, flat[:, 0], float("nan"))
+
+
+def assert_agree(found: Tensor, expected: Tensor) -> None:
+    assert torch.equal(found.isnan(), expected.isnan()), (found, expected)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, equal_nan=True)
+
+
+def test_rows_of_zeros_and_norms_of_zero() -> None:
+    model = randomize(Chain(), seed=1)
+    assert isinstance(model, Chain)
+    draft = Draft(model)
+    draft.add("a", draft.silent("a"))
+    draft.add("a", {**draft.silent("a"), "na.bias": 0.7})
+    draft.add("a", {**draft.silent("a"), "na.bias": -0.7})
+    draft.add("a", {"na.weight": 0.0, "na.bias": 0.4})
+    draft.add("a", {"na.weight": 0.0, "na.bias": 0.0})
+    draft.add("a", {"a.weight": 0.0})
+    wide = Chain.of(draft.state)
+    found = values_at(wide, "a", "b")
+    assert_agree(found, seen(wide, "b"))
+    assert int((~found.isnan()).sum()) == 6
+    assert int((found == 0).sum()) >= 3
+
+
+def test_gates() -> None:
+    """Zero behind any gate is zero; a constant behind a gate that moves is not constant."""
+    model = randomize(Gated(), seed=1)
+    assert isinstance(model, Gated)
+    draft = Draft(model)
+    draft.add("a", {name: 0.0 for name in draft.silent("a") if not name.startswith("s2")})
+    wide = Gated.of(draft.state)
+    found = values_at(wide, "a", "b")
+    assert float(found[-1]) == 0
+    assert bool(found[:-1].isnan().all())
+    assert_agree(found, seen(wide, "b"))
