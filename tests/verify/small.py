@@ -76,7 +76,7 @@ def train(
     for _ in range(steps):
         chosen = torch.randint(len(images), (64,), generator=generator)
         optimizer.zero_grad()
-        F.cross_entropy(trained(images[chosen]), labels[chosen]).backward()  # type: ignore[no-untyped-call]
+        F.cross_entropy(trained(images[chosen]), labels[chosen]).backward()
         optimizer.step()
     return trained.eval()
 
