@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -26,8 +27,11 @@ from canon.attacks.channels import Kind
 from canon.attacks.noise import Noise, Windows
 from canon.graph import LinearMap
 
-CHUNK = 2**18
-"""Entries that are finished before the next are begun: as many as stay in the processor's cache."""
+DAMPING: Final = 0.25
+"""How strongly dummies read dummies."""
+
+CHUNK: Final = 2**18
+"""Entries that are finished before the next are begun: as many as stay in a processor's cache."""
 
 
 def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: Noise) -> Tensor:
@@ -56,6 +60,19 @@ def write_bias(bias: Tensor, linear: LinearMap, axes: Axes) -> Tensor:
     return (picked.double() * gain).to(bias.dtype)
 
 
+def column_attention(columns: Axis, chain: bool) -> Tensor:
+    """How strongly dummies read each column, relative to live ones.
+
+    A dummy is given the norm of a live channel, but its filter is random, so it is often louder. Dummies that read
+    dummies as loudly would grow from layer to layer, until what cancels in exact arithmetic drowned the live channels
+    in rounding errors.
+    """
+    dummies = columns.kind != Kind.LIVE
+    loud = (columns.kind == Kind.CLIQUE) | (columns.kind == Kind.ZERO_OUT)
+    attention = torch.where(loud, DAMPING, torch.ones(columns.after, dtype=torch.float64))
+    return attention if chain else attention.masked_fill(dummies, 0.0)
+
+
 @dataclass(frozen=True, eq=False)
 class Brush:
     """What fills one weight."""
@@ -71,16 +88,14 @@ class Brush:
 
     @staticmethod
     def of(weight: Tensor, windows: Windows, columns: Axis, chain: bool) -> Brush:
-        """With the spread of a layer's weights.
-
-        The more columns there are to read, the smaller a dummy's weights: it must not outgrow the live channels, or
-        what cancels in exact arithmetic would drown them in rounding errors a few layers on.
-        """
+        """With the spread of a layer's weights; the more columns there are to read, the smaller a dummy's weights."""
         mean = float(weight.mean())
         square = float(torch.linalg.vector_norm(weight)) ** 2 / weight.numel()
         deviation = math.sqrt(max(0.0, square - mean**2))
-        shrink = columns.before / columns.after
-        return Brush(windows.spread(mean, deviation), windows.spread(mean * shrink, deviation * shrink**0.5), chain)
+        attention = column_attention(columns, chain)
+        shrink = columns.before / float(attention.square().sum())
+        free = windows.spread(mean * shrink, deviation * shrink**0.5)
+        return Brush(windows.spread(mean, deviation), free, chain)
 
     def write(self, out: Tensor, weight: Tensor, rows: Axis, columns: Axis) -> None:
         """Fill `out[o', i', k]` from `weight[o, i, k]`."""
@@ -88,11 +103,13 @@ class Brush:
         factor = (columns.share / columns.gain).to(out).view(1, -1, 1)
         base = weight.index_select(1, columns.source.to(device)).mul_(factor)
         dummies = DummyColumns.of(columns, out)
+        attention = column_attention(columns, self.chain).to(out).view(1, -1, 1)
         lines = Lines(rows.source.to(device), rows.gain.to(out).view(-1, 1, 1), rows.filter.to(device))
         kinds = rows.kind.to(device)
         free_kinds, null_kinds = kinds >= Kind.ZERO_OUT, kinds == Kind.ZERO_IN
         some_free, some_null = bool(free_kinds.any()), bool(null_kinds.any())
-        step = max(1, CHUNK // max(1, out.shape[1] * out.shape[2]))
+        chunk = CHUNK if device.type == "cpu" else 64 * CHUNK
+        step = max(1, chunk // max(1, out.shape[1] * out.shape[2]))
         for begin in range(0, out.shape[0], step):
             part = slice(begin, begin + step)
             into = out[part]
@@ -101,17 +118,14 @@ class Brush:
             dummies.fill(into, self.own, lines.filter[part])
             if some_free:
                 free = torch.nonzero(free_kinds[part]).flatten()
-                into.index_copy_(0, free, self._free(free + begin, lines, columns, into))
+                into.index_copy_(0, free, self._free(free + begin, lines, attention, into))
             if some_null:
                 null = torch.nonzero(null_kinds[part]).flatten()
                 into.index_copy_(0, null, self._null(null + begin, lines, dummies, into))
 
-    def _free(self, which: Tensor, lines: Lines, columns: Axis, like: Tensor) -> Tensor:
+    def _free(self, which: Tensor, lines: Lines, attention: Tensor, like: Tensor) -> Tensor:
         filters = self.free.take(lines.filter[which], like.shape[1] * like.shape[2])
-        filters = filters.view(-1, *like.shape[1:]).mul_(lines.gain[which])
-        if not self.chain:
-            filters.mul_((columns.kind == Kind.LIVE).to(like).view(1, -1, 1))
-        return filters
+        return filters.view(-1, *like.shape[1:]).mul_(lines.gain[which]).mul_(attention)
 
     def _null(self, which: Tensor, lines: Lines, dummies: DummyColumns, like: Tensor) -> Tensor:
         blank = like.new_zeros(which.numel(), *like.shape[1:])

@@ -102,10 +102,20 @@ def randomize_norms(model: nn.Module, seed: int = 1) -> None:
                 draw(module.bias, 0.1, 0.0)
 
 
+@torch.no_grad()
+def wake_heads(model: nn.Module, seed: int = 2) -> None:
+    """Fill linear layers that begin as zeros: a model whose outputs are all zero shows no mistake."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and not bool(module.weight.count_nonzero()):
+            module.weight.copy_(torch.randn(module.weight.shape, generator=generator) * module.in_features**-0.5)
+
+
 @lru_cache(maxsize=1)
 def _prepared(name: str, dtype: str, device: str) -> tuple[nn.Module, Tensor]:
     model = zoo.model(name)
     randomize_norms(model)
+    wake_heads(model)
     wanted = getattr(torch, dtype)
     return model.to(device, wanted), zoo.example_input(name).to(device, wanted)
 
