@@ -180,7 +180,7 @@ class ProbeRefinement(Refinement):
             by_weight = factors.get(tap, torch.ones(space.width, dtype=torch.float64))[members]
             measured = torch.where(measured.isfinite(), measured, by_weight)
             gap = (measured / by_weight - 1).abs()
-            apart[members[gap > self.options.tau]] = True
+            apart[members[gap > self.options.tau + self.tolerance.equal]] = True
             spread[members] = torch.maximum(spread[members], gap)
             if tap not in self.graph.fixed_taps:
                 factor = factors.get(tap, torch.ones(space.width, dtype=torch.float64)).clone()
@@ -205,7 +205,8 @@ def decide(
     drop = several & (effect <= options.gamma_drop)
     unsure = several & ~drop & (effect <= options.gamma_keep)
     # Reduction takes a sum for zero up to eight times the spread.
-    spread = torch.where(drop, torch.maximum(classes.spread, found.rows[classes.leader] / 8), classes.spread)
+    left = found.rows[classes.leader].clamp(max=options.gamma_drop) / 8
+    spread = torch.where(drop, torch.maximum(classes.spread, left), classes.spread)
     return separate(replace(classes, spread=spread), unsure)
 
 

@@ -94,13 +94,19 @@ class Skilled(_Elimination):
     similar = 1 - 1e-6
 
 
+def _silent(summaries: Tensor) -> list[int]:
+    found: list[int] = torch.nonzero(~(summaries > 0).any(dim=1)).flatten().tolist()
+    return found
+
+
 class FullyKnowledgeable(Baseline):
     """Has the original model too, and aligns with it.
 
     Interpreted: every neuron of the suspect is assigned to the original neuron whose activations it resembles most, or
-    to none when the cosine is below `similar`, and then it goes. Neurons assigned to one original neuron are merged
-    into the one that resembles it most, with the least-squares ratio of activations. An original neuron that nothing
-    resembles (a dead one, say) cannot be recovered, and the defence gives up.
+    to none when the correlation is below `similar`, and then it goes. Neurons assigned to one original neuron are
+    merged into the one that resembles it most, with the least-squares ratio of activations. Neurons that are silent on
+    the samples cannot be told apart: a silent original takes the next silent neuron of the suspect, whichever it is.
+    Where nothing resembles an original neuron the defence gives up.
     """
 
     name = "yan-full"
@@ -129,9 +135,12 @@ class FullyKnowledgeable(Baseline):
         )
 
     def _assign(self, space: Space, seen: Observation, reference: Tensor) -> SpaceRewrite | None:
-        alike = unit(seen.summaries(space)) @ unit(reference).T
+        given = seen.summaries(space)
+        alike = unit(given, centred=True) @ unit(reference, centred=True).T
         best = alike.max(dim=1)
         into = torch.where(best.values >= self.similar, best.indices, -1)
+        for channel, silent in zip(_silent(given), _silent(reference), strict=False):
+            into[channel] = silent
         if torch.unique(into[into >= 0]).numel() < reference.shape[0]:
             return None
         keep = torch.stack([torch.where(into == k, alike[:, k], -1.0).argmax() for k in range(reference.shape[0])])
