@@ -162,13 +162,36 @@ class _Attempt:
         return found
 
     def _rank(self, space: Space) -> Tensor:
-        """Which removed channels to take back first: constants, nulls, unread ones, then duplicates."""
+        """Which removed channels to take back first: constants, nulls, unread ones, then duplicates.
+
+        Of one kind, those come first that bring no other channel back to life: an injected channel reads injected ones.
+        """
         classes = self.classes[space.id]
-        rank = torch.full((space.width,), 3, dtype=torch.int64)
+        rank = torch.full((space.width,), 3.0, dtype=torch.float64)
         rank[classes.leader == torch.arange(space.width)] = 2
         rank[classes.null] = 1
         rank[classes.constant] = 0
-        return rank
+        return rank + 0.5 * self._revived(space)
+
+    def _revived(self, space: Space) -> Tensor:
+        """Per channel, the share of its columns that are dead and would have to live again with it."""
+        share = torch.zeros(space.width, dtype=torch.float64)
+        slots = self.leaders[space.id]
+        for producer in space.producers:
+            linear = self.graph.maps[producer.map]
+            if linear.columns is None:
+                continue
+            raw = self.tensors[linear.weight].detach().movedim(linear.row_axis, 0)
+            raw = raw.narrow(0, producer.offset, space.width * producer.repeat) if linear.groups == 1 else raw
+            written = (raw.reshape(space.width, -1) != 0).double().mean(dim=1).cpu()
+            dead = torch.cat([~self.live[s.space].repeat_interleave(s.repeat) for s in linear.columns])
+            reads = self.merged[producer.map].reads
+            revived = (reads & dead.to(reads.device).view(reads.shape[0], 1, -1)).double().mean(dim=2).flatten().cpu()
+            start = sum(self.leaders[s.space].numel() * s.repeat for s in linear.rows if s.offset < producer.offset)
+            part = revived[start : start + slots.numel() * producer.repeat]
+            written[slots] = part.view(slots.numel(), -1).mean(dim=1)
+            share = torch.maximum(share, written)
+        return share
 
     def finish(self) -> Reduction:
         outcomes = {s.id: self._outcome(s) for s in self.graph.spaces}

@@ -32,11 +32,13 @@ def choose_slots(classes: Classes, space: Space) -> tuple[Tensor, Tensor]:
 
 def unmerge(classes: Classes, protected: Tensor) -> Classes:
     """Protected channels lead a class of their own. So do all channels of a space that holds nothing but zeros."""
+    everyone = torch.arange(protected.numel())
+    # The leader of a clique may stay with its clique: on its own, what cancels with the others would not.
+    protected = protected & ((classes.leader != everyone) | classes.null | classes.constant)
     if bool(classes.null.all()):
         protected = torch.ones_like(protected)  # a layer cannot lose all its channels
     if not bool(protected.any()):
         return classes
-    everyone = torch.arange(protected.numel())
     leader = torch.where(protected, everyone, classes.leader)
     # A protected leader's members follow the next member of the old class.
     orphan = protected[leader] & ~protected

@@ -1,0 +1,110 @@
+"""Merged columns against dense algebra; what cancels is judged against what was added up."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from canon.graph import ChannelGraph, LinearMap, trace
+from canon.recovery.merge import merge_layer, unfold
+from canon.rewrite import SpaceRewrite
+from tests.networks import Net, conv
+from tests.preservation import randomize
+
+FLOOR = 1e-12
+
+
+def layer(groups: int = 1, transposed: bool = False) -> tuple[ChannelGraph, LinearMap, Tensor]:
+    """The second of two convolutions, which reads 8 channels."""
+    make = nn.ConvTranspose2d if transposed else nn.Conv2d
+    net = randomize(Net(lambda net, x: net.fc(net.b(net.a(x).relu()).relu().mean((2, 3))),
+                        a=conv(3, 8), b=make(8, 6, 3, groups=groups), fc=nn.Linear(6, 2)))  # fmt: skip
+    graph = trace(net, torch.zeros(1, 3, 9, 9, dtype=torch.float64))
+    linear = next(linear for linear in graph.maps if linear.name == "b")
+    return graph, linear, net.get_parameter("b.weight").detach()
+
+
+INTO = torch.tensor([0, 1, 0, -1, 2, 2, 3, 2])
+KEEP = torch.tensor([0, 1, 4, 6])
+FACTOR = torch.tensor([1.0, 1.0, -2.0, 1.0, 1.0, 0.5, 1.0, 3.0], dtype=torch.float64)
+
+
+def rewrite(linear: LinearMap) -> tuple[int, SpaceRewrite]:
+    assert linear.columns is not None
+    return linear.columns[0].space, SpaceRewrite.merge(KEEP, INTO, {linear.columns[0].tap: FACTOR})
+
+
+def dense() -> Tensor:
+    matrix = torch.zeros(8, 4, dtype=torch.float64)
+    for channel, target in enumerate(INTO.tolist()):
+        if target >= 0:
+            matrix[channel, target] = FACTOR[channel]
+    return matrix
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_columns_add_up(transposed: bool) -> None:
+    _, linear, weight = layer(transposed=transposed)
+    space, change = rewrite(linear)
+    merged = merge_layer(weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    pattern = "iokl,ij->jokl" if transposed else "oikl,ij->ojkl"
+    torch.testing.assert_close(unfold(merged.weight, weight, linear), torch.einsum(pattern, weight, dense()))
+    assert bool(merged.reads.all())
+    assert not bool(merged.cancelled.any())
+
+
+def test_groups_stay_apart() -> None:
+    _, linear, weight = layer(groups=2)
+    assert linear.columns is not None
+    into, keep = torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), torch.tensor([0, 2, 4, 5])
+    change = SpaceRewrite.merge(keep, into, {})
+    zeros = torch.zeros(8, dtype=torch.float64)
+    merged = merge_layer(weight, linear, {linear.columns[0].space: change}, zeros, FLOOR)
+    expected = torch.zeros(6, 2, 3, 3, dtype=torch.float64)
+    expected[:3].index_add_(1, into[:4], weight[:3])
+    expected[3:].index_add_(1, into[4:] - 2, weight[3:])
+    torch.testing.assert_close(unfold(merged.weight, weight, linear), expected)
+
+
+@pytest.mark.parametrize(("left", "dies"), [(1e-13, True), (1e-9, False), (1e-3, False)])
+def test_what_cancels_is_judged_against_what_was_added_up(left: float, dies: bool) -> None:
+    """Large or small, numbers cancel if what is left of them is nothing to them."""
+    for size in (1e-6, 1.0, 1e6):
+        _, linear, weight = layer()
+        weight = weight.clone()
+        weight[:, 0] = size * torch.randn(6, 3, 3, dtype=torch.float64)
+        weight[:, 2] = weight[:, 0] / 2 * (1 + left)  # factor -2
+        space, change = rewrite(linear)
+        merged = merge_layer(weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+        assert bool(merged.reads[0, :, 0].any()) is not dies
+        assert bool(merged.reads[0, :, 1:].all())
+        assert bool((merged.weight[0, :, 0] == 0).all()) is dies
+
+
+def test_channels_that_agree_less_may_cancel_less() -> None:
+    _, linear, weight = layer()
+    weight = weight.clone()
+    weight[:, 2] = weight[:, 0] / 2 * (1 + 1e-5)
+    space, change = rewrite(linear)
+    spread = torch.zeros(8, dtype=torch.float64)
+    assert bool(merge_layer(weight, linear, {space: change}, spread, FLOOR).reads[0, :, 0].all())
+    spread[2] = 1e-5
+    noisy = merge_layer(weight, linear, {space: change}, spread, FLOOR)
+    assert not bool(noisy.reads[0, :, 0].any())
+    assert 1e-6 < float(noisy.cancelled[0]) < 1e-5
+
+
+def test_one_row_may_cancel_alone() -> None:
+    _, linear, weight = layer()
+    weight = weight.clone()
+    weight[3, 2] = weight[3, 0] / 2
+    space, change = rewrite(linear)
+    merged = merge_layer(weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    assert merged.reads[0, :, 0].tolist() == [True, True, True, False, True, True]
+
+
+def test_nothing_to_merge_gives_the_same_numbers() -> None:
+    _, linear, weight = layer()
+    merged = merge_layer(weight, linear, {}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    assert torch.equal(unfold(merged.weight, weight, linear), weight)
