@@ -41,6 +41,15 @@ def test_every_matching_brings_it_back(matching: Matching) -> None:
     assert found.distinct == 1.0
 
 
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 3e-3), (torch.bfloat16, 2e-2)])
+def test_half_precision_comes_back(dtype: torch.dtype, limit: float) -> None:
+    reference = tiny().to(dtype)
+    found = align(disguise(reference, example().to(dtype)), reference, example().to(dtype))
+    assert found.established
+    assert largest_difference(found.model, reference) < limit
+    assert {p.dtype for p in found.model.parameters()} == {dtype}
+
+
 def test_a_model_in_place_stays_as_it_is() -> None:
     reference = tiny()
     for anchor in (reference, register(reference, example())):
