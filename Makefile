@@ -43,7 +43,7 @@ format: $(STAMP) ## Put the code in its standard form
 	$(BIN)/ruff format .
 
 bench: $(STAMP) ## Measure
-	$(BIN)/canon bench $(BENCH_FLAGS)
+	$(BIN)/python -m canon.bench $(BENCH_FLAGS)
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist runs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

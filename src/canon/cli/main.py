@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from canon._version import __version__
 from canon.cli.attack import attack
+from canon.cli.demo import demo
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import inspect
 from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
@@ -88,6 +89,7 @@ app.command()(attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command()(register)
 app.command()(verify)
+app.command()(demo)
 app.add_typer(watermark, name="watermark")
 
 
