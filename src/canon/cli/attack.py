@@ -10,15 +10,13 @@ from rich.text import Text
 
 from canon._files import atomic_path, check_output, write_text
 from canon.cli.console import Talker
+from canon.cli.models import Architecture, load_model, save_tensors
 from canon.cli.options import AsJson, Force, Seed
-from canon.cli.watermark import _load_weights, _save_weights
 
 Model = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A torchvision or timm model name, such as resnet18, or a safetensors file."),
 ]
-Architecture = Annotated[str | None, typer.Option("--arch", help="For a file: the model name its weights belong to.")]
-Classes = Annotated[int, typer.Option("--classes", min=1, help="Outputs of the model.")]
 Ops = Annotated[
     list[str] | None,
     typer.Option("--op", help="nso_zero, nso_clique, nso_split, in the order given; or mix-opseq[-per-merge-group]."),
@@ -40,7 +38,6 @@ def attack(
     out: ModelFile,
     log: LogFile = None,
     arch: Architecture = None,
-    classes: Classes = 10,
     op: Ops = None,
     ratio: Ratio = 0.2,
     seed: Seed = 0,
@@ -69,7 +66,9 @@ def attack(
     )
     for target in filter(None, (out, log)):
         check_output(target, force=force)
-    name, network = _network(model, arch, classes)
+    loaded = load_model(model, arch)
+    name = loaded.architecture
+    example = zoo.example_input(name).to(next(loaded.model.parameters()).dtype)
     with talker.progress(f"attacking {name}", 100) as advance:
         done = 0
 
@@ -79,9 +78,9 @@ def attack(
                 done += 1
                 advance()
 
-        result = attack_with(network, zoo.example_input(name), options, told)
+        result = attack_with(loaded.model, example, options, told)
     with atomic_path(out, force=force) as path:
-        _save_weights(result.model, path)
+        save_tensors(result.model, path)
     if log is not None:
         write_text(log, result.log.to_json() + "\n", force=force)
     before = sum(space.before for space in result.log.spaces)
@@ -103,16 +102,3 @@ def attack(
             f"{result.log.parameters:,} parameters; {len(result.log.pinned)} spaces must stay\nwritten to {out}"
         ),
     )
-
-
-def _network(model: str, arch: str | None, classes: int) -> tuple[str, Any]:
-    """The model and the name of its architecture."""
-    from canon import zoo
-
-    if arch is None and model.endswith(".safetensors"):
-        raise typer.BadParameter("a file needs --arch, the name of the model that its weights belong to")
-    name = model if arch is None else arch
-    network = zoo.model(name, classes=classes)
-    if arch is not None:
-        _load_weights(network, Path(model))
-    return name, network
