@@ -36,6 +36,17 @@ def test_finished_cases_are_not_run_again(tmp_path: Path, monkeypatch: pytest.Mo
     assert run_grid([CASE], tmp_path / "grid.json", "cpu", 10**9, print) == first
 
 
+def test_records_of_other_runs_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = tmp_path / "other.json"
+    first = run_grid([CASE], other, "cpu", 10**9, print)
+    monkeypatch.setattr(attack_grid, "run_case", lambda *_: pytest.fail("the case was run again"))
+    arguments = ["--models", CASE.model, "--variants", CASE.variant, "--ratios", "0.2", "--dtypes", CASE.dtype]
+    out = tmp_path / "grid.json"
+    threads = str(torch.get_num_threads())
+    assert main([*arguments, "--out", str(out), "--merge", str(other), "--threads", threads]) == 0
+    assert load(out) == first
+
+
 def test_what_is_too_large_is_refused_and_tried_without_growing_kernels(tmp_path: Path) -> None:
     records = run_grid([CASE], tmp_path / "grid.json", "cpu", 2_000_000, print)
     assert [(record.case.expand_kernels, record.status) for record in records] == [(True, "refused"), (False, "same")]

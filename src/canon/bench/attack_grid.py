@@ -1,7 +1,8 @@
 """`python -m canon.bench.attack_grid`: does every attack keep the function of every model?
 
 One JSON file holds one record per case: model × variant × ratio × precision, with all camouflage on. Cases that have a
-record are not run again, so the grid can be stopped, split over machines by model, and continued.
+record are not run again, so the grid can be stopped, split over processes by model (`--models`, `--out`), put together
+(`--merge`), and continued.
 """
 
 from __future__ import annotations
@@ -203,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="threads that torch may use")
     parser.add_argument("--max-parameters", type=int, default=10**9, help="refuse larger attacked models")
     parser.add_argument("--out", type=Path, default=Path("docs/results/attack_grid.json"))
+    parser.add_argument("--merge", nargs="+", type=Path, default=(), help="files whose records are taken over first")
     parser.add_argument("--fresh", action="store_true", help="forget the records of an earlier run")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(chosen.threads)
@@ -210,6 +212,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     if chosen.fresh:
         chosen.out.unlink(missing_ok=True)
+    if chosen.merge:
+        known = {r.case: r for path in (chosen.out, *chosen.merge) if path.exists() for r in load(path)}
+        save(known.values(), chosen.out)
     todo = cases(chosen.models, chosen.variants, chosen.ratios, chosen.dtypes)
     records = run_grid(todo, chosen.out, chosen.device, chosen.max_parameters, print_line)
     different = [record for record in records if record.status == "different"]
