@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from canon.zoo import import_timm
-from tests.preservation import check_preserved, vary_norms
+from tests.preservation import check_preserved, vary_constants
 
 FAST = ("test_resnet", "test_efficientnet", "test_convnext")
 SLOW = (
@@ -27,7 +27,7 @@ def test_free_spaces_keep_the_function(name: str) -> None:
         model = timm.create_model(name, pretrained=False, num_classes=10).eval().double()
     config = timm.get_pretrained_cfg(name)
     size = int(config.input_size[-1])
-    vary_norms(model, generator)
+    vary_constants(model, generator)
     side = size if config.fixed_input_size else min(size, 64)
     example = torch.randn(2, 3, side, side, generator=generator, dtype=torch.float64)
     graph = check_preserved(model, example, one_by_one=False)

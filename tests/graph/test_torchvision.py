@@ -10,7 +10,7 @@ from torch import nn
 
 from canon.bench.coverage import NOT_CHECKED, Coverage, measure, torchvision_names
 from canon.zoo import import_torchvision
-from tests.preservation import check_preserved, vary_norms
+from tests.preservation import check_preserved, vary_constants
 
 NAMES = torchvision_names()
 FAST_TRACES = ("resnet18", "mobilenet_v3_small", "densenet121", "efficientnet_b0", "inception_v3", "vit_b_32")
@@ -77,7 +77,7 @@ def build(name: str) -> tuple[nn.Module, torch.Tensor]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = import_torchvision().models.get_model(name, weights=None, num_classes=10, **options).eval().double()
-    vary_norms(model, generator)
+    vary_constants(model, generator)
     return model, torch.randn(2, 3, size, size, generator=generator, dtype=torch.float64)
 
 
