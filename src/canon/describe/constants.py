@@ -17,6 +17,9 @@ from canon.graph import ChannelGraph, Space, Stage
 
 NAN = float("nan")
 
+TINY = 1e-36
+"""Where float32 runs out of digits: norms of units that died in training hold such numbers, and they cancel badly."""
+
 
 def constant_values(
     space: Space,
@@ -50,7 +53,7 @@ def constant_values(
     for stage in space.stages:
         params = stage_params(stage, width, tensors)
         value, mass = _through(stage, params, values, masses, graph)
-        cancelled = value.abs() <= zero * mass
+        cancelled = value.abs() <= zero * mass + TINY
         values[stage.output] = torch.where(cancelled, torch.zeros_like(value), value)
         masses[stage.output] = mass
     return values
