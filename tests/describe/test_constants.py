@@ -11,14 +11,14 @@ from tests.preservation import randomize
 from tests.recovery.small import Chain, Draft, Gated, Small, example
 
 
-def values_at(model: Small, name: str, layer: str) -> Tensor:
+def values_at(model: Small, name: str, layer: str, smallest: float = 0.0) -> Tensor:
     """What is found for a space at the point where a layer reads it."""
     graph = trace(model, example())
     space = graph.space_named(name)
     tensors = dict(model.state_dict())
     sketches = {p.map: sketch_rows(graph.maps[p.map], graph, tensors, {}, seed=0) for p in space.producers
                 if graph.maps[p.map].columns is None}  # fmt: skip
-    found = constant_values(space, graph, tensors, sketches, 1e-9)
+    found = constant_values(space, graph, tensors, sketches, 1e-9, smallest)
     consumer = next(c for c in space.consumers if graph.maps[c.map].name == layer)
     return found[consumer.point]
 
@@ -67,3 +67,26 @@ def test_gates() -> None:
     assert float(found[-1]) == 0
     assert bool(found[:-1].isnan().all())
     assert_agree(found, seen(wide, "b"))
+
+
+def test_numbers_that_float32_can_hardly_hold_are_zero() -> None:
+    """Norms of units that died in training hold numbers such as 1e-44, which cancel to no precision at all."""
+    model = randomize(Chain(), seed=1)
+    assert isinstance(model, Chain)
+    draft = Draft(model)
+    draft.add("a", {**draft.silent("a"), "na.bias": 3e-44})
+    assert float(values_at(Chain.of(draft.state), "a", "b")[-1]) == 0
+
+
+def test_what_half_precision_makes_of_small_numbers_is_zero() -> None:
+    """A shift that undoes a mean of 2e-7 is off by a fifth once both are float16, and by 1e-8 in all."""
+    model = randomize(Chain(), seed=1)
+    assert isinstance(model, Chain)
+    draft = Draft(model)
+    mean = torch.tensor(2e-7, dtype=torch.float64)
+    factor = 0.3 / (torch.tensor(1.3, dtype=torch.float64) + 1e-5).sqrt()
+    rounded = {"na.running_mean": mean.half().item(), "na.bias": (factor * mean).half().item()}
+    draft.add("a", {**draft.silent("a"), "na.weight": 0.3, "na.running_var": 1.3, **rounded})
+    wide = Chain.of(draft.state)
+    assert float(values_at(wide, "a", "b")[-1]) > 0
+    assert float(values_at(wide, "a", "b", smallest=6e-8)[-1]) == 0

@@ -27,10 +27,18 @@ def constant_values(
     tensors: Mapping[str, Tensor],
     sketches: Mapping[int, RowSketch],
     zero: float,
+    smallest: float = 0.0,
 ) -> dict[int, Tensor]:
     """By point: each channel's constant value, NaN where it is not constant.
 
-    A producer without a sketch counts as zero.
+    Args:
+        space: The space.
+        graph: The graph it belongs to.
+        tensors: The model's tensors by name.
+        sketches: By map index. A producer without a sketch counts as zero.
+        zero: What counts as cancelled, relative to what was added up.
+        smallest: How far off a stored number may be however small it is. Float16 knows nothing below 6e-8, and the
+            norms of real networks hold such numbers.
     """
     width = space.width
     values: dict[int, Tensor] = {}
@@ -53,7 +61,8 @@ def constant_values(
     for stage in space.stages:
         params = stage_params(stage, width, tensors)
         value, mass = _through(stage, params, values, masses, graph)
-        cancelled = value.abs() <= zero * mass + TINY
+        gain = norm_affine(stage, params)[0].abs().amax(dim=1) if stage.kind == "norm" else torch.ones_like(value)
+        cancelled = value.abs() <= zero * mass + max(smallest, TINY) * (1 + gain)
         values[stage.output] = torch.where(cancelled, torch.zeros_like(value), value)
         masses[stage.output] = mass
     return values

@@ -3,7 +3,8 @@
 A row over thousands of inputs becomes `SKETCH` numbers. Proportional rows have proportional sketches, with the same
 factor; other rows do not, except with vanishing probability. Columns of one coordinate share a random vector, so what
 cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Products are taken
-in the weights' own precision, where they stand, and added up in float64; what is decided on a sketch is decided in float64.
+in the weights' own precision, where they stand, and added up in float64; what is decided on a sketch is decided in
+float64.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ def _mass(flat: Tensor, factor: Tensor) -> Tensor:
     """`√Σ(factor·w)²` for every row."""
     if bool((factor == 1).all()):
         wide = torch.promote_types(flat.dtype, torch.float32)
-        return torch.linalg.vector_norm(flat, dim=-1, dtype=wide).double().flatten().cpu()
+        norm: Tensor = torch.linalg.vector_norm(flat, dim=-1, dtype=wide)
+        return norm.double().flatten().cpu()
     squared = factor.square().to(flat.device)
     lowest, highest = torch.aminmax(flat)
     largest = max(-float(lowest), float(highest))

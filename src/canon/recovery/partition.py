@@ -158,7 +158,7 @@ class Refinement:
 
     def _judge(self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None) -> Classes:
         zero = self.tolerance.zero
-        values = constant_values(space, self.graph, self.tensors, sketches, zero)
+        values = constant_values(space, self.graph, self.tensors, sketches, zero, self.tolerance.smallest)
         read = {c.point: values[c.point] for c in space.consumers}
         stacked = torch.stack([*read.values()]) if read else torch.zeros(1, space.width)
         still = ~stacked.isnan().any(dim=0) if read else torch.zeros(space.width).bool()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,21 +25,23 @@ class Tolerance:
     rounding: float
     """What the stored precision alone does to a sum."""
 
+    smallest: float = 0.0
+    """The step between the smallest numbers: what rounding does to a number that is smaller still."""
+
     @staticmethod
     def of(dtype: torch.dtype) -> Tolerance:
         """For weights stored in this dtype. Full precision still allows for a little noise added after the attack."""
         rounding = float(torch.finfo(dtype).eps)
+        smallest = float(torch.finfo(dtype).tiny) * rounding
         if dtype == torch.bfloat16:
-            return Tolerance(equal=3e-2, zero=1e-2, rounding=rounding)
+            return Tolerance(equal=3e-2, zero=1e-2, rounding=rounding, smallest=smallest)
         if dtype == torch.float16:
-            return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding)
-        return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding)
+            return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding, smallest=smallest)
+        return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding, smallest=smallest)
 
     def strict(self) -> Tolerance:
         """What rounding alone explains: no room for noise, and so none to hide in."""
-        return Tolerance(
-            equal=min(self.equal, 64 * self.rounding), zero=min(self.zero, 32 * self.rounding), rounding=self.rounding
-        )
+        return replace(self, equal=min(self.equal, 64 * self.rounding), zero=min(self.zero, 32 * self.rounding))
 
     @staticmethod
     def for_model(model: nn.Module) -> Tolerance:
