@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from canon import zoo
 from canon.attacks import attack_with
 from canon.bench import attack_grid
 from canon.bench.attack_grid import Case, cases, load, main, run_grid
@@ -18,6 +19,19 @@ CASE = Case("squeezenet1_1", "nso_zero", 0.2, "float32", expand_kernels=True)
 def test_all_combinations() -> None:
     found = list(cases(attack_grid.MODELS, attack_grid.VARIANTS, attack_grid.RATIOS, attack_grid.TOLERANCES))
     assert len(set(found)) == len(found) == 13 * 5 * 3 * 2
+
+
+@pytest.mark.parametrize("name", ["convnext_tiny", "vit_b_16"])
+def test_no_layer_is_asleep(name: str) -> None:
+    model = zoo.model(name)
+
+    def asleep() -> list[str]:
+        weights = [(key, value.detach()) for key, value in model.named_parameters() if value.ndim > 1]
+        return [key for key, value in weights if float(value.abs().max()) < 1e-3]
+
+    assert asleep(), "the zoo's models begin with sleeping layers"
+    attack_grid.wake(model)
+    assert not asleep()
 
 
 def test_a_slice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

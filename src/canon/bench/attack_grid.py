@@ -104,19 +104,24 @@ def randomize_norms(model: nn.Module, seed: int = 1) -> None:
 
 
 @torch.no_grad()
-def wake_heads(model: nn.Module, seed: int = 2) -> None:
-    """Fill linear layers that begin as zeros: a model whose outputs are all zero shows no mistake."""
+def wake(model: nn.Module, seed: int = 2) -> None:
+    """Fill weights that begin as nothing: heads of zeros, layer scales of a millionth.
+
+    A layer that is multiplied by nothing shows no mistake. Biases of zero stay: they would only drown the differences.
+    """
     generator = torch.Generator().manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and not bool(module.weight.count_nonzero()):
-            module.weight.copy_(torch.randn(module.weight.shape, generator=generator) * module.in_features**-0.5)
+    for parameter in model.parameters():
+        if parameter.ndim > 1 and float(parameter.abs().max()) < 1e-3:
+            noise = torch.randn(parameter.shape, generator=generator)
+            scale = parameter.numel() == parameter.shape[0]
+            parameter.copy_(0.5 + 0.1 * noise if scale else noise * parameter[0].numel() ** -0.5)
 
 
 @lru_cache(maxsize=1)
 def _prepared(name: str, dtype: str, device: str) -> tuple[nn.Module, Tensor]:
     model = zoo.model(name)
     randomize_norms(model)
-    wake_heads(model)
+    wake(model)
     wanted = getattr(torch, dtype)
     return model.to(device, wanted), zoo.example_input(name).to(device, wanted)
 
