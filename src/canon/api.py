@@ -16,7 +16,7 @@ from canon.graph.tensors import tensor_names
 from canon.recovery import RecoveryResult
 from canon.recovery import recover as recover_with
 from canon.recovery.pipeline import Progress
-from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
+from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align, layer_spaces
 from canon.verify import certify as certify_once
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, write_evidence
@@ -187,7 +187,9 @@ def judge(
         alignment = align(recovered, anchor, example, matching=options.matching)
     mark, tier2 = None, None
     if watermark_key is not None:
-        mark, tier2 = _read(suspect, recovered, alignment, reference, watermark_key, options)
+        known = layer_spaces(trace(recovered, example))
+        spaces = {space for layer in watermark_key.layers for space in known.get(layer, ())}
+        mark, tier2 = _read(suspect, recovered, alignment, reference, watermark_key, options, spaces)
     findings = Findings(alignment, certificate, mark, tier2, options.tolerance, options.alpha)
     verdict = decide(findings)
     digests: dict[str, Mapping[str, str]] = {"suspect": {"tensors": model_digest(suspect)}}
@@ -227,15 +229,16 @@ def _read(
     reference: nn.Module | None,
     key: Key,
     options: JudgeOptions,
+    spaces: set[str],
 ) -> tuple[Mark, Tier2]:
     """Read the mark where it counts: from the aligned model if its order is forced, else as it was recovered."""
     from canon import watermarks
 
     scheme = watermarks.get(key.scheme)
-    if alignment is not None and alignment.established:
-        mark = Mark.of(scheme.extract(alignment.model, key), "aligned")
+    if alignment is not None and alignment.established_at(spaces):
+        mark = Mark.of(scheme.extract(alignment.model, key), "aligned", spaces)
     else:
-        mark = Mark.of(scheme.extract(recovered, key), "recovered")
+        mark = Mark.of(scheme.extract(recovered, key), "recovered", spaces)
     # Without the owner's model, the mark is taken to have been whole.
     clean = 1.0 if reference is None else scheme.similarity(reference, key)
     attacked = scheme.similarity(suspect, key)

@@ -76,7 +76,7 @@ def test_the_attacked_model_is_proved(owner: Owner, by_key: bool, with_mark: boo
     check_evidence(found.evidence)
     assert found.aligned is not None
     if with_mark:
-        assert found.findings.mark == Mark("uchida17", BITS, BITS, 1.0, "aligned")
+        assert found.findings.mark == Mark("uchida17", BITS, BITS, 1.0, "aligned", ("conv1", "conv3"))
         assert found.evidence["watermark"]["p_value"] == pytest.approx(2.0**-BITS)
 
 
@@ -137,6 +137,19 @@ def test_alignment_alone_would_lend_a_sign_mark_to_strangers(signed: Owner, inde
     lent = [scheme.extract(align(m, signed.model, example()).model, signed.key).matched for m in independent]
     plain = [scheme.extract(m, signed.key).matched for m in independent]
     assert sum(lent) > sum(plain) + 2 * len(independent)
+
+
+def test_a_stranger_with_the_owners_first_layer_is_not_proved(signed: Owner, independent: list[nn.Module]) -> None:
+    """Related in front, unrelated where the mark is: the mark must not be lent there either."""
+    for model in independent[:5]:
+        mixed = copy.deepcopy(model)
+        state = {name: value for name, value in signed.model.state_dict().items() if "1." in name}
+        mixed.load_state_dict(state, strict=False)
+        for anchor in ({"reference": signed.model}, {"layout_key": signed.layout}):
+            found = judge(mixed, example(), watermark_key=signed.key, **anchor)
+            assert not isinstance(found.verdict, Proved), found.verdict
+            assert found.findings.mark is not None
+            assert found.findings.mark.read_from == "recovered"
 
 
 def test_random_weights_and_attacked_strangers_are_refuted(owner: Owner, independent: list[nn.Module]) -> None:

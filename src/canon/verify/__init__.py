@@ -12,6 +12,7 @@ from canon.verify.certificate import Certificate as Certificate
 from canon.verify.certificate import LayerResult as LayerResult
 from canon.verify.certificate import certify as certify
 from canon.verify.certificate import compare as compare
+from canon.verify.certificate import layer_spaces as layer_spaces
 from canon.verify.key import LayoutKey as LayoutKey
 from canon.verify.key import register as register
 from canon.verify.layout import Layout as Layout
@@ -20,5 +21,5 @@ from canon.verify.matching import Matching as Matching
 
 __all__ = [
     "align", "certify", "compare", "register", "LayoutKey", "Alignment", "SpaceMatch", "Certificate", "LayerResult",
-    "Layout", "layout_of", "Architecture", "Matching", "SWEEP",
+    "Layout", "layout_of", "layer_spaces", "Architecture", "Matching", "SWEEP",
 ]  # fmt: skip

@@ -8,7 +8,7 @@ bias or statistic is ever written that is not the model's own times such a facto
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
@@ -24,12 +24,18 @@ from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, coordinates, layout_of, ratio
-from canon.verify.matching import Matching, check_matching, match
+from canon.verify.matching import Matching, check_matching, match, second_nearest
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
 
+NEARER: Final = 0.7
+"""A match is distinct if the reference's next channel is farther away than the match by this factor."""
+
 ESTABLISHED: Final = 0.5
-"""Share of distinct matches from which two models are related beyond doubt; unrelated ones stay below 0.05."""
+"""Share of distinct matches from which the weights decide the order; strangers have 0.01 to 0.25, copies nearly all."""
+
+WIDE: Final = 8
+"""Channels from which on a space's share of distinct matches says something."""
 
 SURE: Final = 1e-5
 """Channels this near are the same, however near others are."""
@@ -51,10 +57,13 @@ class SpaceMatch:
     """Median of those distances."""
 
     distinct: float
-    """Share of channels that are at least three times nearer to their match than the reference's next channel is."""
+    """Share of channels that are nearer to their match than to the reference's next channel by the factor `NEARER`."""
 
     ambiguous: int
     """Channels that the reference itself does not tell from another one: their order is arbitrary."""
+
+    pinned: bool = False
+    """Whether the order is given, so that there is nothing to match."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +83,15 @@ class Alignment:
     """By space and tap: the factor that each channel was multiplied by, in the reference's order."""
 
     @property
+    def matched(self) -> tuple[SpaceMatch, ...]:
+        """The spaces whose order had to be found."""
+        return tuple(space for space in self.spaces if not space.pinned)
+
+    @property
     def distinct(self) -> float:
         """Share of distinct matches over all channels; 1 where nothing is free to move."""
-        total = sum(space.width for space in self.spaces)
-        return sum(space.distinct * space.width for space in self.spaces) / total if total else 1.0
+        total = sum(space.width for space in self.matched)
+        return sum(space.distinct * space.width for space in self.matched) / total if total else 1.0
 
     @property
     def worst(self) -> float:
@@ -91,13 +105,25 @@ class Alignment:
 
     @property
     def established(self) -> bool:
-        """Whether the models are so alike that the weights alone decide the order.
-
-        Only then may a watermark be read from the aligned model as evidence. The order is chosen to agree with a
-        reference that holds the mark; where it is not forced, an unrelated model would be made to resemble the mark
-        as well.
-        """
+        """Whether the models are so alike that the weights alone decide the order of most channels."""
         return self.distinct >= ESTABLISHED
+
+    def established_at(self, spaces: Iterable[str]) -> bool:
+        """Whether the weights alone decide the order, in these spaces too and not only elsewhere.
+
+        Only then may a watermark in these spaces be read from the aligned model as evidence. The order is chosen to
+        agree with a reference that holds the mark; where it is not forced, a model that has nothing to do with the
+        mark, or shares only its first layers with the reference, would be made to resemble the mark as well.
+        """
+        chosen = set(spaces)
+        here = [space for space in self.matched if space.name in chosen]
+        return self.established and all(space.distinct >= ESTABLISHED for space in here)
+
+    @property
+    def unrelated(self) -> bool:
+        """Whether the models have nothing to do with each other: no space is matched for the most part."""
+        wide = [space for space in self.matched if space.width >= WIDE] or self.matched
+        return not self.established and all(space.distinct < ESTABLISHED for space in wide)
 
 
 def align(
@@ -222,7 +248,9 @@ class _Aligner:
 
 def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
     distance = (features - step.features[paired]).norm(dim=1)
-    distinct = (distance <= step.gap[paired] / 3) | (distance <= SURE)
+    label = step.label[paired]
+    following = second_nearest(features, step.features, label, paired, step.label)
+    distinct = (distance <= NEARER * following) | (distance <= SURE)
     shared = step.leader != torch.arange(space.width)
     leaders = torch.unique(step.leader[shared]).numel()
     return SpaceMatch(
@@ -232,6 +260,7 @@ def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> Spac
         median=float(distance.median()),
         distinct=float(distinct.double().mean()),
         ambiguous=int(shared.sum()) + leaders,
+        pinned=not movable(space),
     )
 
 

@@ -186,7 +186,7 @@ def compare(
     names = check_layers(layers, Architecture.of(graph, theirs))
     weights = _weights(graph)
     ambiguous = {space.name: space.ambiguous for space in alignment.spaces}
-    touched = _spaces(graph)
+    touched = layer_spaces(graph)
     residuals, results = {}, []
     for name in names:
         weight, axis = weights[name]
@@ -239,7 +239,7 @@ def _weights(graph: ChannelGraph) -> dict[str, tuple[str, int]]:
     return found
 
 
-def _spaces(graph: ChannelGraph) -> dict[str, set[str]]:
+def layer_spaces(graph: ChannelGraph) -> dict[str, set[str]]:
     """By layer: the names of the spaces it reads and makes."""
     found: dict[str, set[str]] = {}
     for linear in graph.maps:

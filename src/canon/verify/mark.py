@@ -4,11 +4,12 @@ The p-value is the chance that a message drawn at random agrees with the model i
 whatever the model is, because it rests only on the draw of the message: a key that has nothing to do with the model
 and with the reference has a uniform message. Neither recovery nor alignment ever sees the message or the key.
 Alignment does see the reference, though, which holds the mark, so a reading of an aligned model counts only where the
-alignment is forced by the weights (`Alignment.established`); otherwise the model is read as it was recovered.
+alignment is forced by the weights (`Alignment.established_at`); otherwise the model is read as it was recovered.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
@@ -54,15 +55,19 @@ class Mark:
     read_from: Literal["aligned", "recovered"]
     """Whether the model was aligned before it was read."""
 
+    spaces: tuple[str, ...] = ()
+    """The channel spaces of the layers that bear it."""
+
     @property
     def p_value(self) -> float:
         """Chance of as many right bits with a random message."""
         return p_value(self.matched, self.total)
 
     @staticmethod
-    def of(extraction: Extraction, read_from: Literal["aligned", "recovered"]) -> Mark:
+    def of(extraction: Extraction, read_from: Literal["aligned", "recovered"], spaces: Iterable[str]) -> Mark:
         """Take over a scheme's reading."""
-        return Mark(extraction.scheme, extraction.matched, extraction.total, extraction.similarity, read_from)
+        found = extraction
+        return Mark(found.scheme, found.matched, found.total, found.similarity, read_from, tuple(sorted(spaces)))
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,21 @@ def nearest_other(features: Tensor, label: Tensor) -> Tensor:
     return gap
 
 
+def second_nearest(
+    features: Tensor, reference: Tensor, label: Tensor, match: Tensor, reference_label: Tensor
+) -> Tensor:
+    """For every channel the distance to the nearest channel of the reference that is not its match."""
+    width = features.shape[0]
+    found = torch.full((width,), float("inf"), dtype=torch.float64)
+    for start in range(0, width, CHUNK):
+        end = min(start + CHUNK, width)
+        distances = torch.cdist(features[start:end], reference)
+        distances[label[start:end, None] != reference_label] = float("inf")
+        distances[torch.arange(end - start), match[start:end]] = float("inf")
+        found[start:end] = distances.min(dim=1).values
+    return found
+
+
 def _match_sorted(
     found: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, gap: Tensor, seed: int
 ) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Literal, final
 
 from canon.errors import VerificationError
 from canon.verify.alignment import Alignment
 from canon.verify.certificate import Certificate
 from canon.verify.mark import ALPHA, Mark, Tier2
-
-UNRELATED: Final = 0.2
-"""Share of distinct matches up to which two models have nothing to do with each other."""
 
 
 @final
@@ -64,8 +61,9 @@ class Findings:
     def __post_init__(self) -> None:
         if (self.mark is None) != (self.tier2 is None):
             raise VerificationError("a mark and its Tier 2 come together")
-        established = self.alignment is not None and self.alignment.established
-        if self.mark is not None and self.mark.read_from == "aligned" and not established:
+        if self.mark is None or self.mark.read_from != "aligned":
+            return
+        if self.alignment is None or not self.alignment.established_at(self.mark.spaces):
             raise VerificationError(
                 "the mark was read from an aligned model, but the alignment is not established",
                 hint="Read it from the recovered model instead",
@@ -90,11 +88,11 @@ def _decide_by_weights(findings: Findings) -> Verdict:
         return Proved(1, _equality(findings))
     if alignment is None:
         return Inconclusive(_widths(findings))
-    if alignment.distinct <= UNRELATED:
+    if alignment.unrelated:
         return Refuted(_unrelated(alignment))
     if alignment.established:
         return Inconclusive(f"{_difference(findings)}; it may be a changed copy, which only a watermark can show")
-    return Inconclusive(f"only {alignment.distinct:.0%} of the channels have a distinct match")
+    return Inconclusive(f"only {alignment.distinct:.0%} of the channels have a distinct match, yet some spaces agree")
 
 
 def _decide_by_mark(findings: Findings, mark: Mark) -> Verdict:
@@ -115,7 +113,7 @@ def _decide_by_mark(findings: Findings, mark: Mark) -> Verdict:
         return Inconclusive(f"the message is there ({read}), but {lost}")
     if alignment is None:
         return Inconclusive(f"{_widths(findings)}; the message is not read ({read})")
-    if alignment.distinct <= UNRELATED:
+    if alignment.unrelated:
         return Refuted(f"{_unrelated(alignment)}, and the message is not in it ({read})")
     return Inconclusive(f"{_difference(findings)}, and the message is not read ({read})")
 
