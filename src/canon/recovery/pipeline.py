@@ -192,7 +192,8 @@ def _all_finite(tensor: Tensor) -> bool:
 
 def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction) -> float:
     spread = max((float(o.classes.spread.max()) for o in reduction.outcomes.values()), default=0.0)
-    allowed = 1e-4 + 100 * spread
+    # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
+    allowed = 1e-3 + 100 * spread
     difference, size = agreement(model, recovered, example)
     if not difference <= allowed * size:
         raise RecoveryError(
