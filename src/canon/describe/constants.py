@@ -102,11 +102,11 @@ def _activated(stage: Stage, x: Tensor, graph: ChannelGraph) -> Tensor:
         known = torch.where(x.isnan(), torch.zeros_like(x), x)
         with torch.no_grad():
             return torch.where(x.isnan(), NAN, stage.function(known).double())
-    same_tap = graph.taps[stage.inputs[0]] == graph.taps[stage.output]
-    if stage.keeps_constants:
-        return torch.full_like(x, NAN)
-    homogeneous = same_tap and graph.taps[stage.output] not in graph.fixed_taps
-    return torch.where(x == 0, x, NAN) if homogeneous else torch.full_like(x, NAN)
+    # What moves with the position keeps zero where it is known to: as a function, or because it lets scale pass.
+    tap = graph.taps[stage.output]
+    homogeneous = graph.taps[stage.inputs[0]] == tap and tap not in graph.fixed_taps and not stage.keeps_constants
+    keeps_zero = homogeneous or (stage.function is not None and bool((stage.function(torch.zeros_like(x)) == 0).all()))
+    return torch.where(x == 0, x, NAN) if keeps_zero else torch.full_like(x, NAN)
 
 
 def _weighted(stage: Stage, params: Mapping[str, Tensor], x: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
