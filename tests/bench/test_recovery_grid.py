@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import canon
 from canon.bench import noise_curve, recovery_grid
 from canon.bench.grid import Record, Store, run_cases
 from canon.bench.subjects import MODELS, gap, inputs, logits, subject
@@ -87,10 +88,8 @@ def test_one_case_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_an_attack_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    attack = recovery_grid.attack
-
     def small(*arguments: Any, **options: Any) -> Any:
-        return attack(*arguments, **options, max_parameters=1_000_000)
+        return canon.attack(*arguments, **options, max_parameters=1_000_000)
 
     monkeypatch.setattr(recovery_grid, "attack", small)
     found = recovery_grid.measure(recovery_grid.GridCase("squeezenet1_1", "nso_zero", 0.2, 0))
