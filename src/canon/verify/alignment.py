@@ -32,7 +32,7 @@ NEARER: Final = 0.7
 """A match is distinct if the reference's next channel is farther away than the match by this factor."""
 
 ESTABLISHED: Final = 0.5
-"""Share of distinct matches from which the weights decide the order; strangers have 0.01 to 0.25, copies nearly all."""
+"""Share of distinct matches from which the weights decide the order; strangers have 0.01 to 0.2, copies nearly all."""
 
 WIDE: Final = 8
 """Channels from which on a space's share of distinct matches says something."""
