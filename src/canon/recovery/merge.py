@@ -49,6 +49,7 @@ def merge_layer(
     rewrites: Mapping[int, SpaceRewrite],
     spread: Tensor,
     floor: float,
+    smallest: float = 0.0,
 ) -> Merged:
     """Merge one layer.
 
@@ -58,6 +59,7 @@ def merge_layer(
         rewrites: Merges by space id.
         spread: Per column before: how far the channel is from the leader of its class.
         floor: A sum this small against what was added up is zero whatever the spread.
+        smallest: How far off a stored number may be however small it is; float16 knows nothing below 6e-8.
     """
     index = kept_rows(linear, rewrites)
     rows = weight.detach()
@@ -72,18 +74,20 @@ def merge_layer(
         return Merged(result, (result != 0).any(-1), ratio)
     transform = column_transform(linear, rewrites)
     if groups == 1:
-        result, ratio = _merge_columns(rows, transform, spread, floor)
+        result, ratio = _merge_columns(rows, transform, spread, floor, smallest)
         result = result[None]
     else:
         # Fold the groups into the input axis: rows/groups x C_in x kernel.
         folded = rows.view(groups, count // groups, inputs, kernel).transpose(0, 1)
         folded = folded.reshape(count // groups, groups * inputs, kernel)
-        result, ratio = _merge_columns(folded, transform, spread, floor)
+        result, ratio = _merge_columns(folded, transform, spread, floor, smallest)
         result = result.view(count // groups, groups, -1, kernel).transpose(0, 1)
     return Merged(result, (result != 0).any(-1), ratio)
 
 
-def _merge_columns(rows: Tensor, transform: ChannelTransform, spread: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+def _merge_columns(
+    rows: Tensor, transform: ChannelTransform, spread: Tensor, floor: float, smallest: float
+) -> tuple[Tensor, Tensor]:
     """Add up the columns of each class; a sum that is small against what was added up is zero."""
     device = rows.device
     count = torch.bincount(transform.columns, minlength=transform.after)
@@ -104,6 +108,9 @@ def _merge_columns(rows: Tensor, transform: ChannelTransform, spread: Tensor, fl
     widest = torch.zeros(targets.numel(), dtype=torch.float64)
     widest.scatter_reduce_(0, local, spread[members], "amax")
     limit = (8 * widest).clamp(min=floor, max=0.02).to(device)
+    rounded = torch.zeros(targets.numel(), dtype=torch.float64)
+    rounded.index_add_(0, local, transform.values[several].abs())
+    rounded = (smallest * rows.shape[2] ** 0.5 * rounded).to(device)
     members, local, targets = members.to(device), local.to(device), targets.to(device)
     largest = torch.zeros(targets.numel(), dtype=torch.float64, device=device)
     step = max(1, PIECE // max(1, members.numel() * rows.shape[2]))
@@ -112,8 +119,9 @@ def _merge_columns(rows: Tensor, transform: ChannelTransform, spread: Tensor, fl
         shape = (piece.shape[0], targets.numel(), piece.shape[2])
         total = piece.new_zeros(shape).index_add_(1, local, piece)
         mass = piece.new_zeros(shape[:2]).index_add_(1, local, piece.norm(dim=-1))
-        share = total.norm(dim=-1) / torch.where(mass > 0, mass, 1.0)
-        zero = share <= limit
+        size = total.norm(dim=-1)
+        share = size / torch.where(mass > 0, mass, 1.0)
+        zero = (share <= limit) | (size <= rounded)
         total = total.masked_fill_(zero[..., None], 0)
         result[start : start + step].index_copy_(1, targets, total.to(rows.dtype))
         largest = torch.maximum(largest, torch.where(zero, share, 0.0).amax(dim=0))

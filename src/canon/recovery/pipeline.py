@@ -124,7 +124,7 @@ class _Run:
         clock.lap("rewrite")
         agreed = None
         if self.sanity_check and changed:
-            agreed = _check(self.model, recovered, self.example, reduction)
+            agreed = _check(self.model, recovered, self.example, reduction, tolerance)
             clock.lap("check")
         report = RecoveryReport(
             method=self.method,
@@ -190,10 +190,10 @@ def _all_finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
 
 
-def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction) -> float:
+def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction, tolerance: Tolerance) -> float:
     spread = max((float(o.classes.spread.max()) for o in reduction.outcomes.values()), default=0.0)
     # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
-    allowed = 1e-3 + 100 * spread
+    allowed = 1e-3 + 10 * tolerance.rounding + 100 * spread
     difference, size = agreement(model, recovered, example)
     if not difference <= allowed * size:
         raise RecoveryError(

@@ -106,6 +106,7 @@ class _Attempt:
                     rewrites,
                     self._spread(linear),
                     32 * tolerance.rounding,
+                    tolerance.smallest,
                 )
             self.merged[index] = by_weight[linear.weight]
         counts = {s.id: self.leaders[s.id].numel() for s in graph.spaces}
