@@ -75,6 +75,14 @@ def test_few_inputs(inputs: int, activation: type[nn.Module]) -> None:
     assert_untouched(net, torch.randn(2, inputs))
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_two_inputs_without_bias(seed: int) -> None:
+    """Position biases of some transformers are made so: five hundred directions on one circle."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Linear(2, 512, bias=False), nn.ReLU(), nn.Linear(512, 4, bias=False)).eval()
+    assert_untouched(net, torch.randn(2, 2))
+
+
 def test_nearly_dead_filters_stay() -> None:
     """Trained networks have filters a million times smaller than the others; those are not dummies."""
     model = subject("resnet18")

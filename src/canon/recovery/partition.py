@@ -28,8 +28,8 @@ from canon.describe import (
 from canon.graph import ChannelGraph, Space
 from canon.recovery.tolerance import Tolerance
 
-FREEDOM = 6
-"""Numbers in a channel's description from which on two distinct ones are never close by chance."""
+CHANCE = 1e-5
+"""How likely it may be that two distinct channels of a space of random ones are taken for equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,14 +186,14 @@ class Refinement:
 
     def _group(self, space: Space, signature: Signature, label: Tensor) -> Tensor:
         """The leader of every channel; channels with different labels stay apart."""
-        return cluster(signature, label, self._equal(space))
+        return cluster(signature, label, self._equal(space, signature))
 
-    def _equal(self, space: Space) -> float:
+    def _equal(self, space: Space, signature: Signature) -> float:
         """How far apart equal channels may be: hardly, where distinct ones come close to each other by chance.
 
-        A row over two or three inputs has few directions to point in. Among many such rows, two agree to a percent.
+        Rows over two inputs point anywhere on a circle. Among five hundred of them, the nearest two are 1e-5 apart.
         """
-        freedom = 0
+        freedom = sum(_varies(block) for block in signature.blocks if block.shape[1] == 1)
         for producer in space.producers:
             if producer.map in self.sketches:
                 linear = self.graph.maps[producer.map]
@@ -201,12 +201,17 @@ class Refinement:
                 seen = shape[linear.column_axis] * linear.groups
                 if linear.columns is not None:
                     seen = sum(self.coordinates[s.space].size * s.repeat for s in linear.columns)
-                freedom += seen * shape[2:].numel() * producer.repeat // linear.groups
+                freedom += max(0, seen * shape[2:].numel() * producer.repeat // linear.groups - 1)
         for stage in space.stages:
             if stage.kind == "depthwise":
-                freedom += self.tensors[stage.params["weight"]].shape[1:].numel()
-        tolerance = self.tolerance
-        return tolerance.equal if freedom >= FREEDOM else min(tolerance.equal, 64 * tolerance.rounding)
+                freedom += self.tensors[stage.params["weight"]].shape[1:].numel() - 1
+        chance: float = (CHANCE / space.width**2) ** (1 / max(1, freedom))
+        return min(self.tolerance.equal, chance)
+
+
+def _varies(block: Tensor) -> bool:
+    """Whether a number differs from channel to channel by more than its sign."""
+    return bool((block.abs() - block.abs().mean()).abs().max() > 1e-3)
 
 
 def _identity(space: Space) -> Classes:
