@@ -80,6 +80,10 @@ class FileFormatError(CanonError):
     """A model file is damaged, hostile, or of a format that is refused."""
 
 
+class LimitError(FileFormatError):
+    """A model file asks for more memory than the limits allow."""
+
+
 class BenchError(CanonError):
     """A suite, case or record of the benchmark is not usable."""
 
