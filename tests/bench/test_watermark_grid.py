@@ -25,7 +25,7 @@ def small_zoo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "model", model)
     monkeypatch.setattr(zoo, "dataset", lambda name, folder=None: data)
     monkeypatch.setattr(zoo, "input_size", lambda name: 16)
-    monkeypatch.setitem(watermark_grid.PRESETS, "digits", replace(QUICK, epochs=8))
+    monkeypatch.setattr(watermark_grid, "train_options", lambda dataset, model, device: replace(QUICK, epochs=8))
 
 
 def test_records_and_resuming(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,18 +19,11 @@ from torch import nn
 
 from canon import watermarks, zoo
 from canon._version import __version__
+from canon.bench.presets import train_options
 from canon.errors import MissingExtraError
-from canon.watermarks import Dataset, Embedding, EpochReport, Message, TrainOptions
+from canon.watermarks import Dataset, Embedding, EpochReport, Message
 from canon.watermarks.passports import PassportScheme
 from canon.watermarks.train import MarkState, train
-
-PRESETS: Final = {
-    "digits": TrainOptions(),
-    "mnist": TrainOptions(epochs=8, batch_size=256, accuracy_goal=0.99),
-    "cifar10": TrainOptions(epochs=40, batch_size=256),
-    "cifar100": TrainOptions(epochs=40, batch_size=256),
-}
-"""How each dataset is trained on; the device is filled in."""
 
 TWIN: Final = "twin"
 _WRONG_SEED_OFFSET: Final = 104_729
@@ -192,7 +185,7 @@ class _Twin:
             model,
             self._data.to(options.device),
             Embedding(),
-            _train_options(options),
+            train_options(options.dataset, self._name, options.device),
             inspect=lambda _model: MarkState(similarity=1.0, settled=True),
             seed=options.seed,
             progress=_progress(self._report, f"{self._name} {TWIN}"),
@@ -222,7 +215,7 @@ def _train_marked(
         start,
         data,
         seed=options.seed,
-        options=_train_options(options),
+        options=train_options(options.dataset, name, options.device),
         progress=_progress(report, f"{name} {scheme_name}"),
     )
     wrong_seed = options.seed + _WRONG_SEED_OFFSET
@@ -254,10 +247,6 @@ def _train_marked(
         layers=result.key.layers,
         details=details,
     )
-
-
-def _train_options(options: GridOptions) -> TrainOptions:
-    return replace(PRESETS[options.dataset], device=options.device)
 
 
 def _progress(report: Report, what: str) -> Callable[[EpochReport], None]:
