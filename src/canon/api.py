@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.errors import VerificationError
-from canon.graph import trace
+from canon.graph import Layer, outline, trace
 from canon.graph.tensors import tensor_names
 from canon.recovery import RecoveryResult
 from canon.recovery import recover as recover_with
@@ -206,6 +206,7 @@ def judge(
         options=asdict(options),
         agreement=_agreement(suspect, recovered, alignment, reference, example),
         recovery=None if result is None else _recovery(result),
+        network=_network(suspect, recovered, expected, example),
     )
     return Judgement(verdict, findings, recovered, evidence)
 
@@ -296,4 +297,30 @@ def _recovery(result: RecoveryResult) -> dict[str, Any]:
         "parameters_before": report.parameters[0],
         "parameters_after": report.parameters[1],
         "agreement": report.agreement,
+        "cropped": {name: list(size) for name, size in report.cropped.items()},
+        "spaces": [space.to_dict(decisions=False) for space in report.spaces],
     }
+
+
+def _network(
+    suspect: nn.Module, recovered: nn.Module, expected: Architecture, example: Tensor | tuple[Any, ...]
+) -> list[dict[str, Any]]:
+    """The layers with their widths in the suspect, after recovery, and in the owner's model."""
+    given, ours = _architecture(suspect, example).shapes, _architecture(recovered, example).shapes
+
+    def width(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> int:
+        # A weight with groups may hold the channels of one group only.
+        return layer.width * shapes[layer.name][layer.axis] // given[layer.name][layer.axis]
+
+    return [
+        {
+            "name": layer.name,
+            "kind": layer.kind,
+            "makes": layer.makes,
+            "reads": layer.reads,
+            "suspect": layer.width,
+            "recovered": width(layer, ours),
+            "reference": width(layer, expected.shapes),
+        }
+        for layer in outline(trace(suspect, example))
+    ]

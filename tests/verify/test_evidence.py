@@ -80,6 +80,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "layer": lambda d: d["certificate"]["layers"].pop(),
     "tolerance": lambda d: d["certificate"].update(tolerance=1e-9),
     "tier 2": lambda d: d["watermark"]["tier2"].update(passed=True),
+    "histogram": lambda d: d["certificate"]["histogram"]["counts"].append(1),
     "hash": lambda d: d["inputs"]["suspect"].update(tensors="0" * 64),
 }
 
@@ -92,7 +93,7 @@ def test_an_edited_document_fails_its_own_check(name: str) -> None:
         check_evidence(document)
 
 
-@pytest.mark.parametrize("name", ["verdict", "bits", "p-value", "residual", "tolerance", "tier 2"])
+@pytest.mark.parametrize("name", ["verdict", "bits", "p-value", "residual", "tolerance", "tier 2", "histogram"])
 def test_an_edit_with_a_new_digest_contradicts_itself(name: str) -> None:
     document = copy.deepcopy(DOCUMENTS["wrong key"])
     EDITS[name](document)

@@ -1,5 +1,7 @@
 """From a model to its channel graph."""
 
+from canon.graph.outline import Layer as Layer
+from canon.graph.outline import outline as outline
 from canon.graph.spec import ChannelGraph as ChannelGraph
 from canon.graph.spec import Consumer as Consumer
 from canon.graph.spec import LinearMap as LinearMap
@@ -11,5 +13,6 @@ from canon.graph.spec import Stage as Stage
 from canon.graph.tracer import trace as trace
 
 __all__ = [
-    "ChannelGraph", "Consumer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage", "trace",
+    "ChannelGraph", "Consumer", "Layer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage", "outline",
+    "trace",
 ]  # fmt: skip

@@ -32,6 +32,9 @@ EPSILON: Final = 1e-12
 SWEEP: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """The tolerances of the paper."""
 
+BINS: Final = tuple(10.0 ** (half / 2) for half in range(-18, 3))
+"""Borders of the histogram of residuals, two per decade; what is smaller or larger has a bin of its own."""
+
 PIECE: Final = 1 << 22
 """Weights compared at a time."""
 
@@ -130,6 +133,12 @@ class Certificate:
         together = torch.cat([*self.residuals.values()])
         found = torch.quantile(together, torch.tensor(shares, dtype=torch.float64))
         return dict(zip(shares, found.tolist(), strict=True))
+
+    def histogram(self) -> tuple[int, ...]:
+        """Output channels by residual: one count below `BINS`, one per interval, one above; a border counts upwards."""
+        together = torch.cat([*self.residuals.values()]) if self.residuals else torch.empty(0, dtype=torch.float64)
+        places = torch.bucketize(together, torch.tensor(BINS, dtype=torch.float64), right=True)
+        return tuple(torch.bincount(places, minlength=len(BINS) + 1).tolist())
 
 
 def certify(

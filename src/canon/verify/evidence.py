@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from math import isclose, isfinite
 from typing import Any, Final
@@ -21,7 +21,7 @@ import torch
 from canon._version import __version__
 from canon.errors import VerificationError
 from canon.verify.alignment import Alignment
-from canon.verify.certificate import Certificate
+from canon.verify.certificate import BINS, Certificate
 from canon.verify.digest import document_digest
 from canon.verify.mark import Tier2, p_value
 from canon.verify.verdict import Findings, Inconclusive, Proved, Refuted, Verdict
@@ -40,6 +40,7 @@ def write_evidence(
     options: Mapping[str, Any],
     agreement: Mapping[str, Any] | None = None,
     recovery: Mapping[str, Any] | None = None,
+    network: Sequence[Mapping[str, Any]] = (),
 ) -> Document:
     """The document of one verification.
 
@@ -50,6 +51,7 @@ def write_evidence(
         options: Everything that was asked for.
         agreement: How far outputs agree on probes.
         recovery: What recovery did to the suspect.
+        network: The layers in execution order: what each reads and makes, and its widths.
     """
     document: Document = {
         "format": FORMAT,
@@ -62,6 +64,7 @@ def write_evidence(
         "watermark": _watermark(findings),
         "agreement": None if agreement is None else dict(agreement),
         "recovery": None if recovery is None else dict(recovery),
+        "network": [dict(layer) for layer in network],
         "environment": environment(),
     }
     document = _plain(document)
@@ -142,6 +145,7 @@ def _certificate(certificate: Certificate) -> Document:
         "parameters": dict(certificate.parameters),
         "sweep": [asdict(row) for row in certificate.sweep()],
         "quantiles": {f"{share:g}": value for share, value in certificate.quantiles().items()},
+        "histogram": {"borders": BINS, "counts": certificate.histogram()},
     }
 
 
@@ -167,6 +171,10 @@ def _check_figures(document: Document) -> None:
             within = error is not None and error <= certificate["tolerance"]
             _agree(f"layer {layer['name']}", layer["passed"], within)
         _agree("certificate", certificate["passed"], passed)
+        if "histogram" in certificate:
+            counted, channels = sum(certificate["histogram"]["counts"]), sum(layer["width"] for layer in layers)
+            compared = any(layer["max_rel_err"] is not None for layer in layers)
+            _agree("histogram", True, counted == (channels if compared else 0))
     if mark is not None:
         expected = p_value(mark["matched"], mark["total"])
         if not isclose(mark["p_value"], expected, rel_tol=1e-9):
