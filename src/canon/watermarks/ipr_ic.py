@@ -14,7 +14,9 @@ averaged over space and over a fixed trigger batch of training images that the k
 key (it enters the loss and the reading alone), so a forger's key does not spoil the task; and the
 reading depends on the trigger images, as the published one does on the caption being written.
 The trigger is seen in evaluation mode, since batch statistics of the trigger alone would leave
-nothing but the norm's shift to carry the signs. `α = 1` for the short runs here.
+nothing but the norm's shift to carry the signs. Each unit weighs `0.006` in the loss, where the
+authors weigh the mean of all by 0.1: runs are short here, and layers of 192 to 1280 units must all
+be filled.
 
 By default the last convolution that feeds a norm is marked. Unit order matters.
 """
@@ -33,7 +35,7 @@ from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
 from canon.watermarks.reading import Reader, Reading, pooled_outputs, read_signs
 
-STRENGTH = 1.0
+STRENGTH = 0.006
 TRIGGERS = 16
 
 
@@ -54,14 +56,14 @@ class KeyedUnits(Embedding):
         self.register_buffer("signs", target.message.signs(sum(widths)), persistent=False)
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Cross-entropy and `α·mean relu(0.1 − (k∘h)·s)`."""
+        """Cross-entropy and `0.006·Σ relu(0.1 − (k∘h)·s)`."""
         logits = forward(model, images)
         trigger = self.get_buffer("trigger")
         outputs = pooled_outputs(model, self.norms.values(), trigger)
         units = torch.cat([output.mean(0) for output in outputs])
         signs = self.get_buffer("signs") * self.get_buffer("key_signs")
         loss = functional.cross_entropy(logits, labels)
-        return loss + STRENGTH * hinge(units, signs).mean(), logits
+        return loss + STRENGTH * hinge(units, signs).sum(), logits
 
     def key_settings(self) -> dict[str, Setting]:
         """The norm behind every marked layer."""

@@ -10,7 +10,8 @@ outside of the shipped model.
 
 Defaults: a passport on every convolution that feeds a norm. The private path runs through the whole
 network, so every Conv and Linear layer counts as watermark-bearing. 128 bits, repeated over the
-channels; passports uniform in [−1, 1] with 4×4 cells.
+channels; passports uniform in [−1, 1] with 4×4 cells; `α = 1`, ten times deepipr's, since a depthwise
+kernel or a stem has few weights to turn a sign with and the MLP lets the task resist.
 
 Input order and scale matter, and output order.
 """
@@ -34,6 +35,8 @@ REDUCTION = 4
 
 class TransformedBranch(PassportBranch):
     """A private branch with one MLP for every layer's scale and shift."""
+
+    sign_strength: ClassVar[float] = 1.0
 
     def __init__(self, target: Target) -> None:
         super().__init__(target)

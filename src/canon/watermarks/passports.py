@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,6 @@ from canon.watermarks.layers import layer_weight, normalised_convolutions
 from canon.watermarks.reading import Reader, Reading, read_signs, sign_agreement
 from canon.watermarks.train import accuracy
 
-SIGN_STRENGTH = 0.1
 SCALE_DECAY = 1e-5
 PASSPORT_SIZE = 4
 
@@ -55,6 +55,9 @@ def draw_passport(convolution: nn.Conv2d, generator: torch.Generator) -> Tensor:
 
 class PassportBranch(Embedding):
     """Trains the private path beside the public one; leaves passports and branch in the key."""
+
+    sign_strength: ClassVar[float] = 0.1
+    """Weight `α` of the sign loss."""
 
     def __init__(self, target: Target) -> None:
         super().__init__()
@@ -108,7 +111,7 @@ class PassportBranch(Embedding):
         with private_path(model, affine, statistics):
             private = forward(model, images)
         joined = torch.cat(scales)
-        marks = SIGN_STRENGTH * hinge(joined, self.get_buffer("signs")).sum()
+        marks = self.sign_strength * hinge(joined, self.get_buffer("signs")).sum()
         marks = marks + SCALE_DECAY * joined.square().sum()
         task = functional.cross_entropy(logits, labels) + functional.cross_entropy(private, labels)
         return task + marks, logits
