@@ -20,7 +20,7 @@ class Limits:
     file_bytes: int = 16 << 30
     """Size of all the files of one model together, also after unpacking."""
 
-    header_bytes: int = 64 << 20
+    header_bytes: int = 16 << 20
     """Size of a header, index, directory or graph: what is parsed rather than mapped into memory."""
 
     tensors: int = 50_000

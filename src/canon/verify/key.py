@@ -8,7 +8,6 @@ read with another stream.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from canon._files import atomic_path
+from canon._safetensors import read_key, write_safetensors
 from canon._version import __version__
-from canon.errors import KeyFileError, MissingExtraError, VerificationError
+from canon.errors import KeyFileError, VerificationError
 from canon.graph.tensors import tensor_names
 from canon.verify.architecture import Architecture
 from canon.verify.digest import model_digest
@@ -52,7 +52,6 @@ class LayoutKey:
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the key file; an existing one is replaced only with `force`."""
-        save_file = _safetensors("safetensors.torch").save_file
         steps = self.layout.steps
         header = {
             "format": FORMAT,
@@ -76,29 +75,16 @@ class LayoutKey:
             if not torch.equal(_expand(_runs(step.label), len(step.label)), step.label):
                 tensors[f"label.{index}"] = step.label.int()
         with atomic_path(path, force=force) as target:
-            save_file(tensors, str(target), metadata={"canon": json.dumps(header, separators=(",", ":"))})
+            write_safetensors(target, tensors, {"canon": json.dumps(header, separators=(",", ":"))})
 
     @staticmethod
     def load(path: str | Path) -> LayoutKey:
         """Read a key file. It may come from anybody: whatever is wrong with it is a KeyFileError."""
-        where = str(path)
-        if not Path(path).is_file():
-            raise KeyFileError("no such key file", where=where)
-        safetensors = _safetensors("safetensors")
-        try:
-            with safetensors.safe_open(where, framework="pt") as file:
-                header = _header(file.metadata() or {}, where)
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except (safetensors.SafetensorError, OSError) as error:
-            raise KeyFileError(
-                f"the key file is damaged or is no safetensors file: {error}",
-                where=where,
-                hint="Fetch it again from where it was saved",
-            ) from error
+        header, tensors = read_key(path, FORMAT, VERSION, "layout key", "`canon register`")
         try:
             return _Parser(header, tensors).key()
         except (KeyError, TypeError, ValueError, IndexError, RuntimeError, OverflowError) as error:
-            raise KeyFileError(f"the key file does not fit together: {error}", where=where) from error
+            raise KeyFileError(f"the key file does not fit together: {error}", where=str(path)) from error
 
 
 def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: int | None = None) -> LayoutKey:
@@ -208,30 +194,3 @@ def _stream() -> list[float]:
     short = torch.randn(3, generator=generator, dtype=torch.float64)
     long = torch.randn(40, generator=generator, dtype=torch.float64)
     return [round(float(x), 9) for x in (*short, *long[-3:])]
-
-
-def _header(metadata: Mapping[str, str], where: str) -> dict[str, Any]:
-    try:
-        header = json.loads(metadata["canon"])
-        kind, version = header["format"], int(header["version"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise KeyFileError(
-            "the file is not a layout key", where=where, hint="Layout keys are written by `canon register`"
-        ) from error
-    if kind != FORMAT:
-        raise KeyFileError(f"the file is a '{kind!s:.40}', not a layout key", where=where)
-    if version > VERSION:
-        raise KeyFileError(
-            f"the key has format version {version}; this Canon reads up to {VERSION}",
-            where=where,
-            hint="Upgrade Canon",
-        )
-    assert isinstance(header, dict), "a JSON object was indexed by name"
-    return header
-
-
-def _safetensors(module: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "io") from error

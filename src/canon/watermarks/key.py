@@ -11,11 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from torch import Tensor
 
-from canon.errors import KeyFileError, MissingExtraError
+from canon._safetensors import read_key, write_safetensors
+from canon.errors import KeyFileError, WatermarkError
 from canon.watermarks.message import Message
 
 FORMAT: Final = "canon-watermark-key"
@@ -49,7 +50,6 @@ class Key:
 
     def save(self, path: str | Path) -> None:
         """Write the key file; `load_key` reads it."""
-        save_file = _safetensors("safetensors.torch").save_file
         header = {
             "format": FORMAT,
             "version": VERSION,
@@ -59,66 +59,20 @@ class Key:
             "bits": "".join(map(str, self.message.bits)),
             "settings": dict(self.settings),
         }
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.tensors.items()}
-        save_file(tensors, str(path), metadata={"canon": json.dumps(header, sort_keys=True)})
+        write_safetensors(Path(path), self.tensors, {"canon": json.dumps(header, sort_keys=True)})
 
 
 def load_key(path: str | Path) -> Key:
-    """Read a key file written by `Key.save`."""
-    where = str(path)
-    if not Path(path).is_file():
-        raise KeyFileError("no such key file", where=where)
-    safetensors = _safetensors("safetensors")
-    try:
-        with safetensors.safe_open(where, framework="pt") as file:
-            metadata = file.metadata() or {}
-            header = _header(metadata, where)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, OSError) as error:
-        raise KeyFileError(
-            f"the key file is damaged or is no safetensors file: {error}",
-            where=where,
-            hint="Fetch it again from where it was saved.",
-        ) from error
+    """Read a key file written by `Key.save`. It may come from anybody: whatever is wrong with it is a KeyFileError."""
+    header, tensors = read_key(path, FORMAT, VERSION, "watermark key", "`canon watermark embed` or Key.save")
     try:
         return Key(
             scheme=str(header["scheme"]),
             architecture=str(header["architecture"]),
-            shapes={layer: tuple(map(int, shape)) for layer, *shape in header["shapes"]},
+            shapes={str(layer): tuple(map(int, shape)) for layer, *shape in header["shapes"]},
             message=Message.of(int(bit) for bit in header["bits"]),
-            settings=header["settings"],
+            settings=dict(header["settings"]),
             tensors=tensors,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise KeyFileError(f"the key file's header is incomplete: {error}", where=where) from error
-
-
-def _header(metadata: Mapping[str, str], where: str) -> dict[str, Any]:
-    try:
-        header = json.loads(metadata["canon"])
-        kind, version = header["format"], int(header["version"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise KeyFileError(
-            "the file is not a watermark key",
-            where=where,
-            hint="Keys are written by `canon watermark embed` or Key.save.",
-        ) from error
-    if kind != FORMAT:
-        raise KeyFileError(f"the file is a '{kind}', not a watermark key", where=where)
-    if version > VERSION:
-        raise KeyFileError(
-            f"the key has format version {version}; this Canon reads up to {VERSION}",
-            where=where,
-            hint="Upgrade Canon.",
-        )
-    assert isinstance(header, dict), "a JSON object was indexed by name"
-    return header
-
-
-def _safetensors(module: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "io") from error
+    except (KeyError, TypeError, ValueError, WatermarkError) as error:
+        raise KeyFileError(f"the key file's header is incomplete: {error}", where=str(path)) from error
