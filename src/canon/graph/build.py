@@ -26,7 +26,7 @@ class _Builder:
     def __init__(self, state: State) -> None:
         self.state = state
         self.space_of: dict[int, int] = {}
-        self.pins: dict[int, list[Pin]] = defaultdict(list)
+        self.pins: dict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
         self.groups: dict[int, int] = defaultdict(lambda: 1)
         self.producers: dict[int, list[Producer]] = defaultdict(list)
         self.consumers: dict[int, list[Consumer]] = defaultdict(list)
@@ -41,10 +41,8 @@ class _Builder:
         return [(part.block, part.repeat) for part in self.state.blocks.resolve_parts(parts)]
 
     def pin(self, parts: Parts, reason: str, node: str) -> None:
-        for block in self.blocks(parts):
-            pin = Pin(reason, node)
-            if pin not in self.pins[block]:
-                self.pins[block].append(pin)
+        for part in self.state.blocks.resolve_parts(parts):
+            self.pins[part.block][reason, node].append(self.point(part))
 
     def constraints(self) -> None:
         state = self.state
@@ -146,7 +144,10 @@ class _Builder:
                     name=name,
                     width=self.state.blocks.width(block),
                     groups=self.groups[block],
-                    pins=tuple(self.pins.get(block, ())),
+                    pins=tuple(
+                        Pin(reason, node, tuple(dict.fromkeys(points)))
+                        for (reason, node), points in self.pins.get(block, {}).items()
+                    ),
                     producers=tuple(self.producers[index]),
                     consumers=tuple(self.consumers[index]),
                     stages=tuple(self.stages[index]),

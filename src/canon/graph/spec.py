@@ -32,6 +32,9 @@ class Pin:
     node: str
     """The graph node that caused it."""
 
+    points: tuple[int, ...] = ()
+    """The activations of the space that it touches."""
+
 
 @dataclass(frozen=True)
 class Segment:

@@ -76,3 +76,23 @@ def rescale_norm(
         (m * g_in).to(mean.dtype),
         new_var.to(var.dtype),
     )
+
+
+def fold_norm(
+    weight: Tensor,
+    bias: Tensor | None,
+    axis: int,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    """A layer that takes up the norm behind it: weight `a·W` and bias `a·(bias - mean) + β`, with `a = γ/√(var+ε)`."""
+    factor = torch.rsqrt(var.double() + eps)
+    factor = factor if gamma is None else factor * gamma.double()
+    shift = -mean.double() if bias is None else bias.double() - mean.double()
+    shift = factor * shift if beta is None else factor * shift + beta.double()
+    shape = [1] * weight.ndim
+    shape[axis] = -1
+    return (weight.double() * factor.view(shape)).to(weight.dtype), shift.to(weight.dtype)
