@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,15 @@ from canon.recovery.pipeline import Progress
 from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align, layer_spaces
 from canon.verify import certify as certify_once
 from canon.verify.digest import model_digest
-from canon.verify.evidence import Document, write_evidence
+from canon.verify.evidence import Document, environment, write_evidence
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark, Tier2
 from canon.verify.verdict import Findings, Verdict, decide
 
 if TYPE_CHECKING:
     from canon.watermarks import Key
+
+RECOVERY_FORMAT: Final = "canon-recovery"
+"""What a document of a recovery without a verdict calls itself."""
 
 PROBES = 16
 """Random inputs that outputs are compared on."""
@@ -302,10 +305,41 @@ def _recovery(result: RecoveryResult) -> dict[str, Any]:
     }
 
 
+def recovery_document(
+    suspect: nn.Module,
+    result: RecoveryResult,
+    example: Tensor | tuple[Any, ...],
+    *,
+    inputs: Mapping[str, Mapping[str, str]] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Document:
+    """What recovery found, as plain data of the same form as in evidence; a report can be made of it.
+
+    Args:
+        suspect: The model as it was given.
+        result: What `recover` made of it.
+        example: An input tensor or tuple of inputs.
+        inputs: Names and digests of the files that the models came from.
+        options: Everything that was asked for.
+    """
+    digests = {"suspect": {"tensors": model_digest(suspect)}}
+    for role, names in (inputs or {}).items():
+        digests[role] = {**digests.get(role, {}), **names}
+    return {
+        "format": RECOVERY_FORMAT,
+        "version": 1,
+        "inputs": digests,
+        "options": dict(options or {}),
+        "recovery": _recovery(result),
+        "network": _network(suspect, result.model, None, example),
+        "environment": environment(),
+    }
+
+
 def _network(
-    suspect: nn.Module, recovered: nn.Module, expected: Architecture, example: Tensor | tuple[Any, ...]
+    suspect: nn.Module, recovered: nn.Module, expected: Architecture | None, example: Tensor | tuple[Any, ...]
 ) -> list[dict[str, Any]]:
-    """The layers with their widths in the suspect, after recovery, and in the owner's model."""
+    """The layers with their widths in the suspect, after recovery, and, if that is known, in the owner's model."""
     given, ours = _architecture(suspect, example).shapes, _architecture(recovered, example).shapes
 
     def width(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -316,11 +350,11 @@ def _network(
         {
             "name": layer.name,
             "kind": layer.kind,
-            "makes": layer.makes,
-            "reads": layer.reads,
+            "makes": list(layer.makes),
+            "reads": list(layer.reads),
             "suspect": layer.width,
             "recovered": width(layer, ours),
-            "reference": width(layer, expected.shapes),
+            "reference": None if expected is None else width(layer, expected.shapes),
         }
         for layer in outline(trace(suspect, example))
     ]

@@ -88,6 +88,10 @@ class BenchError(CanonError):
     """A suite, case or record of the benchmark is not usable."""
 
 
+class ReportError(CanonError):
+    """A report cannot be made of what was given."""
+
+
 class MissingExtraError(CanonError):
     """An optional dependency is needed and not installed."""
 

@@ -31,3 +31,6 @@ Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything ran
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, mps.")]
 Out = Annotated[Path | None, typer.Option("--out", "-o", dir_okay=False, help="The file to write.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
+Report = Annotated[
+    Path | None, typer.Option("--report", dir_okay=False, help="Where to write a page for people to read, as HTML.")
+]

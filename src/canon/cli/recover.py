@@ -25,7 +25,7 @@ EXAMPLES = """Examples:
 
   canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors
 
-  canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors --widths resnet18 --report found.json
+  canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors --widths resnet18 --report found.html
 
   canon recover suspect.safetensors --arch vgg11_bn -o recovered.safetensors --method probe --json
 """
@@ -33,7 +33,8 @@ EXAMPLES = """Examples:
 Suspect = Annotated[str, typer.Argument(metavar="MODEL", help="A safetensors file (with --arch), or a model name.")]
 ModelFile = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the recovered weights.")]
 ReportFile = Annotated[
-    Path | None, typer.Option("--report", dir_okay=False, help="Where to write every decision, as JSON.")
+    Path | None,
+    typer.Option("--report", dir_okay=False, help="Where to write what was found: a page (.html) or every decision."),
 ]
 Method = Annotated[str, typer.Option("--method", "-m", help="exact (from the weights) or probe (from activations).")]
 Widths = Annotated[
@@ -59,11 +60,15 @@ def recover(
 ) -> None:
     """Undo structural obfuscation of MODEL and write an ordinary, compact model. The input file is not changed."""
     from canon import api, zoo
+    from canon.report import check_report, write_report
 
     talker = Talker(as_json)
     place = parse_device(device)
     for target in filter(None, (out, report)):
         check_output(target, force=force)
+    is_page = report is not None and report.suffix.lower() in (".html", ".htm")
+    if report is not None and is_page:
+        check_report(report, force=force)
     suspect = load_model(model, arch)
     known = None if widths is None else known_widths(widths)
     example = zoo.example_input(suspect.architecture).to(place)
@@ -82,7 +87,14 @@ def recover(
         )
     with atomic_path(out, force=force) as path:
         save_tensors(result.model, path)
-    if report is not None:
+    if report is not None and is_page:
+        options = {"method": method, "widths": widths, "check": check}
+        inputs = {"suspect": suspect.origin}
+        write_report(
+            api.recovery_document(suspect.model, result, example.to(dtype), inputs=inputs, options=options),
+            report, force=force,
+        )  # fmt: skip
+    elif report is not None:
         write_text(report, result.report.to_json() + "\n", force=force)
     document: dict[str, Any] = {"model": model, "weights": out, **result.report.to_dict(decisions=False)}
     talker.result(document, describe(result.report, suspect.architecture, out))

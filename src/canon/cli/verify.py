@@ -15,7 +15,7 @@ from canon._files import check_output, write_text
 from canon.cli.console import Talker
 from canon.cli.exit_codes import ExitCode
 from canon.cli.models import Architecture, load_model
-from canon.cli.options import AsJson, Force
+from canon.cli.options import AsJson, Force, Report
 
 if TYPE_CHECKING:
     from canon.api import Judgement
@@ -45,6 +45,7 @@ def verify(
     alpha: Alpha = 1e-6,
     recovered: Recovered = False,
     out: EvidenceOut = Path("evidence.json"),
+    report: Report = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -54,6 +55,7 @@ def verify(
     """
     from canon import zoo
     from canon.api import JudgeOptions, judge
+    from canon.report import check_report, write_report
     from canon.verify import LayoutKey
     from canon.verify.digest import file_digest
     from canon.watermarks import load_key
@@ -61,6 +63,8 @@ def verify(
     if (reference is None) == (layout_key is None):
         raise typer.BadParameter("give either --reference or --layout-key")
     check_output(out, force=force)
+    if report is not None:
+        check_report(report, force=force)
     inputs: dict[str, dict[str, str]] = {}
     given = load_model(suspect, arch)
     inputs["suspect"] = given.origin
@@ -84,7 +88,9 @@ def verify(
         inputs=inputs,
     )
     write_text(out, json.dumps(found.evidence, indent=2, allow_nan=False) + "\n", force=force)
-    Talker(as_json).result(found.evidence, report(found, out))
+    if report is not None:
+        write_report(found.evidence, report, force=force)
+    Talker(as_json).result(found.evidence, describe(found, out, report))
     raise typer.Exit(exit_code(found.verdict))
 
 
@@ -101,7 +107,7 @@ def exit_code(verdict: Verdict) -> ExitCode:
             return ExitCode.INCONCLUSIVE
 
 
-def report(found: Judgement, out: Path) -> Group:
+def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
     """The verdict for a person."""
     verdict = found.evidence["verdict"]
     style = {"proved": "bold green", "refuted": "bold red"}.get(verdict["kind"], "bold yellow")
@@ -128,6 +134,8 @@ def report(found: Judgement, out: Path) -> Group:
             )
         )
     lines.append(Text(f"evidence: {out}"))
+    if page is not None:
+        lines.append(Text(f"report: {page}"))
     return Group(*lines)
 
 
