@@ -1,0 +1,122 @@
+"""Read the archive of an exported program: one graph in JSON, one table of tensors, and their numbers."""
+
+from __future__ import annotations
+
+import re
+from io import BufferedReader
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx, nn
+
+from canon._safetensors import damaged, parse_json, reported
+from canon.errors import CanonError, FileFormatError, LimitError
+from canon.io.archive import Archive
+from canon.io.limits import Limits
+from canon.io.program.build import build_program
+from canon.io.program.values import DTYPES, integer, natural, size, sizes, text, truth
+
+_WEIGHTS, _CONSTANTS = "data/weights/", "data/constants/"
+_RESERVED: Final = frozenset(dir(fx.GraphModule)) | {"training", "meta"}
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[A-Za-z0-9_-]{1,200}){0,31}")
+_SCHEMA: Final = 8
+_PICKLE_HINT: Final = (
+    "Export the model with plain tensors. With --trust-pickle it is read by torch.export.load, "
+    "which runs whatever code the file holds, with your rights"
+)
+
+
+def is_program(archive: Archive) -> bool:
+    """Whether an archive says that it is an exported program."""
+    return "archive_format" in archive.records and archive.read("archive_format") == b"pt2"
+
+
+def load_program(file: BufferedReader, where: str, limits: Limits) -> fx.GraphModule:
+    """The program as a module of ordinary layers, in evaluation mode, with its inputs' shapes on its placeholders.
+
+    Raises:
+        FileFormatError: The file is damaged, or holds something that would have to be unpickled.
+        UnsupportedModelError: It uses operations that are not on the list.
+    """
+    archive = Archive(file, where, limits)
+    if not is_program(archive):
+        raise damaged("no program of torch.export", where)
+    if "byteorder" in archive.records and archive.read("byteorder") != b"little":
+        raise FileFormatError("the file was written on a big-endian machine", where=where)
+    models = [name for name in archive.records if name.startswith("models/")]
+    if len(models) != 1:
+        compiled = any(name.startswith("data/aotinductor/") for name in archive.records)
+        raise FileFormatError(
+            "the archive holds compiled code and no graph" if compiled else f"the archive holds {len(models)} programs",
+            where=where,
+            hint="Save one program with torch.export.save",
+        )
+    name = models[0].removeprefix("models/").removesuffix(".json")
+    document = parse_json(archive.read(models[0]), where)
+    with reported(where):
+        version = integer(document["schema_version"]["major"])
+        if version != _SCHEMA:
+            raise FileFormatError(
+                f"the program has schema version {version}; this Canon reads version {_SCHEMA}",
+                where=where,
+                hint="Save it again with a torch of these days",
+            )
+        tensors = _Tensors(archive, where, limits)
+        tensors.read(_WEIGHTS, f"{name}_weights_config.json")
+        tensors.read(_CONSTANTS, f"{name}_constants_config.json")
+        try:
+            return build_program(document["graph_module"], tensors.found, where, limits)
+        except CanonError:
+            raise
+        except RuntimeError as error:  # torch's own checks of sizes
+            raise damaged(str(error).splitlines()[0], where) from error
+
+
+class _Tensors:
+    """The tensors of an archive. Those that are one in the file are one in memory."""
+
+    def __init__(self, archive: Archive, where: str, limits: Limits) -> None:
+        self.archive, self.where, self.limits = archive, where, limits
+        self.found: dict[str, Tensor] = {}
+        self.storages: dict[tuple[str, torch.dtype], Tensor] = {}
+        self.views: dict[Any, Tensor] = {}
+        self.room = sum(record.size for record in archive.records.values()) + (256 << 20)
+
+    def read(self, folder: str, table: str) -> None:
+        """Read the tensors that a table lists."""
+        entries = parse_json(self.archive.read(folder + table), self.where)["config"]
+        self.limits.check_count(len(self.found) + len(entries), self.where)
+        for name, entry in entries.items():
+            if not _NAME.fullmatch(name) or _RESERVED & set(name.split(".")) or name in self.found:
+                raise damaged(f"a tensor has the name {name!r:.120}, or two have one name", self.where)
+            path = text(entry["path_name"])
+            if truth(entry["use_pickle"]) or not path.startswith(("weight_", "tensor_")):
+                raise FileFormatError(
+                    f"'{name}' is a pickled object, and unpickling runs code", where=self.where, hint=_PICKLE_HINT
+                )
+            self.found[name] = self._tensor(folder + path, entry["tensor_meta"], truth(entry["is_param"]), name)
+
+    def _tensor(self, path: str, meta: dict[str, Any], parameter: bool, name: str) -> Tensor:
+        dtype = DTYPES[integer(meta["dtype"])]
+        shape, strides, offset = sizes(meta["sizes"]), sizes(meta["strides"]), size(meta["storage_offset"])
+        if len(shape) != len(strides) or integer(meta["layout"]) != 7:
+            raise damaged(f"the tensor '{name}' is not dense", self.where)
+        view = (path, dtype, shape, strides, natural(offset), parameter)
+        if view not in self.views:
+            self.views[view] = self._view(view, name)
+        return self.views[view]
+
+    def _view(self, view: Any, name: str) -> Tensor:
+        path, dtype, shape, strides, offset, parameter = view
+        count = self.limits.check_shape(shape, dtype.itemsize, f"{self.where}: {name}")
+        self.room -= count * dtype.itemsize
+        if self.room < 0:
+            raise LimitError("the tensors are views that together are larger than the file", where=self.where)
+        flat = self.storages.get((path, dtype))
+        if flat is None:
+            flat = self.storages[path, dtype] = self.archive.numbers(path, dtype)
+        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if count and (last >= flat.numel() or count > flat.numel()):
+            raise damaged(f"the tensor '{name}' reaches beyond its record", self.where)
+        value = flat.as_strided(shape, strides, offset).contiguous() if count else torch.empty(shape, dtype=dtype)
+        return nn.Parameter(value, requires_grad=False) if parameter and value.is_floating_point() else value
