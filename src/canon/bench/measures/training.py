@@ -1,0 +1,40 @@
+"""A trained model held against its unmarked twin."""
+
+from __future__ import annotations
+
+from canon import watermarks
+from canon.bench.cases import TWIN, Training
+from canon.bench.lab import Setup, trained
+from canon.bench.measures.sheet import Sheet
+
+WITHIN = 0.01
+"""How far a marked model's accuracy may be below its twin's."""
+
+
+def measure_training(case: Training, setup: Setup, sheet: Sheet) -> None:
+    """Take over what training found, and read the key on the twin."""
+    mine = trained(setup, case)
+    figures = mine.figures
+    sheet.note(
+        model=figures["model"][:16],
+        accuracy=figures["accuracy"],
+        epochs=figures["epochs"],
+        batch_size=figures["options"]["batch_size"],
+        trained_on=figures["environment"]["device"],
+    )
+    sheet.seconds["training"] = round(figures["seconds"], 2)
+    if case.scheme == TWIN:
+        return
+    assert mine.key is not None, "a marked model has a key"
+    twin = trained(setup, case.twin)
+    sheet.note(
+        twin_accuracy=twin.figures["accuracy"],
+        similarity=figures["similarity"],
+        matched=figures["matched"],
+        total=figures["total"],
+        margin=figures["margin"],
+        layers=figures["layers"],
+        wrong_key_similarity=figures["wrong_key_similarity"],
+        twin_similarity=watermarks.get(case.scheme).similarity(twin.model, mine.key),
+        **{name.replace(" ", "_"): value for name, value in figures["details"].items()},
+    )

@@ -1,0 +1,247 @@
+"""`python -m canon.bench.run SUITE`: run a suite; what has a record is not measured again.
+
+There are two phases: first every model that is not in the cache yet is trained, then the cases are measured. A run can
+be stopped at any time and goes on where it was.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Protocol
+
+import torch
+
+from canon.bench.cases import Case, Training
+from canon.bench.environment import environment
+from canon.bench.executors import EXECUTORS, Executor, Work, executor
+from canon.bench.lab import Setup, ensure_trained
+from canon.bench.measures import measure
+from canon.bench.measures.sheet import Sheet
+from canon.bench.records import Record, Store
+from canon.bench.suite import Suite, check_suite, load_suite, suite_names, trainings_of
+from canon.errors import CanonError
+
+OUT: Final = Path("runs/bench/records")
+CACHE: Final = Path("runs/bench/models")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a suite is run; none of this changes what is measured."""
+
+    out: Path = OUT
+    """Folder of the records."""
+
+    setup: Setup = field(default_factory=lambda: Setup(CACHE))
+    executor: str = "here"
+    jobs: int = 1
+    address: str | None = None
+    """Of a Ray cluster."""
+
+    minutes: float | None = None
+    """After this time nothing is begun."""
+
+    retry: bool = False
+    """Whether cases that failed are measured again."""
+
+
+class Watcher(Protocol):
+    """Is told how a run goes."""
+
+    def phase(self, name: str, total: int) -> None:
+        """A phase begins."""
+
+    def step(self, record: Record, left: int, seconds_left: float) -> None:
+        """One more is done, so many are left, and it may take so long."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What came of a run."""
+
+    records: tuple[Record, ...]
+    """Of all cases that have one, in the suite's order."""
+
+    left: int
+    """Cases without a record."""
+
+    @property
+    def bad(self) -> tuple[Record, ...]:
+        """Those that failed or did not come out as they should."""
+        return tuple(record for record in self.records if not record.good)
+
+    @property
+    def status(self) -> int:
+        """0: all is well; 1: some are bad; 3: some are left."""
+        return 1 if self.bad else 3 if self.left else 0
+
+    def __str__(self) -> str:
+        outcomes = [record.outcome for record in self.records]
+        counts = ", ".join(f"{outcomes.count(kind)} {kind}" for kind in dict.fromkeys(outcomes)) or "none"
+        text = f"{len(self.records)} cases: {counts}; {len(self.bad)} not as they should be"
+        return text + (f"; {self.left} still to do" if self.left else "")
+
+
+def run_suite(suite: Suite, options: RunOptions, watcher: Watcher) -> Summary:
+    """Measure the cases that have no record, training what they need."""
+    check_suite(suite)
+    store = Store.open(options.out, suite.name)
+    todo = [case for case in suite.cases if _wanted(store, case, options.retry)]
+    deadline = None if options.minutes is None else time.monotonic() + 60 * options.minutes
+
+    def stop() -> bool:
+        return deadline is not None and time.monotonic() > deadline
+
+    pool = executor(options.executor, jobs=options.jobs, address=options.address, device=options.setup.device)
+    runner = _Runner(suite, options.setup, pool, watcher, stop)
+    for record in runner.measure(todo, runner.train(todo)):
+        store.add(record)
+    found = [store.records[case.name] for case in suite.cases if case.name in store.records]
+    return Summary(tuple(found), len(suite.cases) - len(found))
+
+
+def _wanted(store: Store, case: Case, retry: bool) -> bool:
+    record = store.records.get(case.name)
+    return record is None or (retry and record.outcome == "failed")
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """The two phases of a run."""
+
+    suite: Suite
+    setup: Setup
+    pool: Executor
+    watcher: Watcher
+    stop: Callable[[], bool]
+
+    def train(self, todo: Sequence[Case]) -> dict[Training, str]:
+        """Train what is not in the cache, unmarked twins first; returns what could not be trained, and why."""
+        missing = [training for training in trainings_of(todo) if not self.setup.models.has(training)]
+        failed = {}
+        for record in self._watched("training", functools.partial(prepare, setup=self.setup), missing):
+            if record.outcome == "failed":
+                failed[record.case.training] = record.error or "unknown"
+        return failed
+
+    def measure(self, todo: Sequence[Case], failed: Mapping[Training, str]) -> Iterator[Record]:
+        """Measure the cases; those whose models could not be trained have failed, and those for whose models there was
+        no time are left."""
+        ready = []
+        for case in todo:
+            broken = next((training for training in case.trainings if training in failed), None)
+            if broken is not None:
+                yield Record(case, "failed", error=f"{broken.name}: {failed[broken]}", environment=environment())
+            elif not self.stop() or all(map(self.setup.models.has, case.trainings)):
+                ready.append(case)
+        yield from self._watched(self.suite.name, functools.partial(measure, setup=self.setup), ready)
+
+    def _watched(self, phase: str, work: Work, cases: Sequence[Case]) -> Iterator[Record]:
+        if not cases:
+            return
+        self.watcher.phase(phase, len(cases))
+        started = time.monotonic()
+        for done, record in enumerate(self.pool.run(work, cases, self.suite.takes, self.stop), 1):
+            left = len(cases) - done
+            self.watcher.step(record, left, (time.monotonic() - started) / done * left)
+            yield record
+
+
+def prepare(case: Case, threads: int = 1, *, setup: Setup) -> Record:
+    """Train a model into the cache."""
+    torch.set_num_threads(threads)
+    sheet = Sheet(setup.device)
+    try:
+        ensure_trained(setup, case.training)
+    except Exception as fault:
+        return Record(case, "failed", error=f"{type(fault).__name__}: {fault}")
+    sheet.lap("training")
+    return Record(case, "done", seconds=sheet.seconds)
+
+
+class Lines:
+    """A watcher that writes lines to standard error."""
+
+    def __init__(self) -> None:
+        self._total = 0
+
+    def phase(self, name: str, total: int) -> None:
+        """Say what begins."""
+        self._total = total
+        self._say(f"{name}: {total} to do")
+
+    def step(self, record: Record, left: int, seconds_left: float) -> None:
+        """Say what is done."""
+        self._say(f"{self._total - left}/{self._total}  {line(record)}, {spell(seconds_left)} left")
+
+    def _say(self, text: str) -> None:
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+
+def line(record: Record) -> str:
+    """A record in one line."""
+    text = f"{record.case.name}: {record.outcome}"
+    if record.error is not None:
+        text += f" ({record.error})"
+    elif not record.good:
+        text += ", not as it should be"
+    return text + f", {sum(took for stage, took in record.seconds.items() if stage != 'cpu'):.1f} s"
+
+
+def spell(seconds: float) -> str:
+    """A time for a person.
+
+    >>> spell(42), spell(600), spell(9000)
+    ('42 s', '10 min', '2.5 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a suite; the status is 1 when a case failed or did not come out as it should, 3 when some are still to do."""
+    parser = argparse.ArgumentParser(prog="python -m canon.bench.run", description=__doc__)
+    parser.add_argument("suite", help=f"{', '.join(suite_names())}, or the path of a TOML file")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of the records")
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder of the trained models")
+    parser.add_argument("--data", type=Path, help="folder of the datasets, for all but digits")
+    parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
+    parser.add_argument("--executor", choices=EXECUTORS, help="default: processes where there are several jobs")
+    parser.add_argument("--jobs", type=int, default=1, help="cases beside each other")
+    parser.add_argument("--address", help="of a Ray cluster; auto finds one on this machine")
+    parser.add_argument("--minutes", type=float, help="begin nothing after this time; run again to go on")
+    parser.add_argument("--only", help="cases whose name matches this pattern")
+    parser.add_argument("--retry", action="store_true", help="measure cases that failed again")
+    parser.add_argument("--pack", action="store_true", help="put all records into one file at the end")
+    chosen = parser.parse_args(arguments)
+    options = RunOptions(
+        out=chosen.out,
+        setup=Setup(chosen.cache, chosen.data, chosen.device),
+        executor=chosen.executor or ("processes" if chosen.jobs > 1 else "here"),
+        jobs=chosen.jobs,
+        address=chosen.address,
+        minutes=chosen.minutes,
+        retry=chosen.retry,
+    )
+    try:
+        suite = load_suite(chosen.suite)
+        summary = run_suite(suite.only(chosen.only), options, Lines())
+        if chosen.pack:
+            Store.open(options.out, suite.name).pack()
+    except CanonError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"{suite.name}: {summary}\n")
+    return summary.status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
