@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from canon.describe import Signature, cluster
+from canon.describe import Signature, Stack, cluster
 
 TOLERANCE = 5e-3
 
@@ -16,8 +16,9 @@ def all_pairs(signature: Signature, label: Tensor, tolerance: float) -> list[int
     for i in range(signature.width):
         for j in range(i):
             worst = max(
-                float((block[i] - block[j]).norm() / max(slack[i], slack[j]))
-                for block, slack in zip(signature.blocks, signature.slack, strict=True)
+                float((block[i] - block[j]).norm() / (1 if stack.slack is None else max(stack.slack[:, [i, j]][0])))
+                for stack in signature.stacks
+                for block in stack.data
             )
             if label[i] == label[j] and worst <= tolerance:
                 old, new = max(leader[i], leader[j]), min(leader[i], leader[j])
@@ -34,8 +35,8 @@ def planted(width: int, copies: int, noise: float, seed: int) -> Signature:
     directions = (directions / directions.norm(dim=1, keepdim=True))[source]
     offsets = torch.randn(width, 1, generator=generator, dtype=torch.float64)[source]
     directions = directions + noise * torch.randn(directions.shape, generator=generator, dtype=torch.float64)
-    ones = torch.ones(len(source), dtype=torch.float64)
-    return Signature(len(source), [directions, offsets], [ones, 2 * ones], [0])
+    slack = torch.full((1, len(source)), 2.0, dtype=torch.float64)
+    return Signature(len(source), [Stack(directions[None], None, True), Stack(offsets[None], slack, False)])
 
 
 def test_agrees_with_all_pairs() -> None:
@@ -61,7 +62,7 @@ def test_distinct_channels_stay_apart() -> None:
 def test_an_offset_alone_keeps_apart() -> None:
     """Offsets are not hashed, and still decide."""
     signature = planted(1, 5, 0.0, 3)
-    signature.blocks[1] = torch.arange(6, dtype=torch.float64)[:, None]
+    signature.stacks[1] = Stack(torch.arange(6, dtype=torch.float64)[None, :, None], None, False)
     assert cluster(signature, torch.zeros(6, dtype=torch.int64), TOLERANCE).tolist() == list(range(6))
 
 

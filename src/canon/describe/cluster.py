@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 import torch
 from scipy.sparse import coo_array
@@ -30,40 +32,65 @@ def cluster(signature: Signature, label: Tensor, tolerance: float, seed: int = 0
         seed: Of the random projections.
     """
     width = signature.width
-    if width < 2:
-        return torch.arange(width)
-    generator = torch.Generator().manual_seed(seed)
-    projected = torch.zeros(width, TABLES * PROJECTIONS, dtype=torch.float64)
-    for index in signature.hashed:
-        block = signature.blocks[index]
-        shape = (block.shape[1], TABLES * PROJECTIONS)
-        projected += block @ torch.randn(shape, generator=generator, dtype=torch.float64)
-    shift = torch.rand(TABLES * PROJECTIONS, generator=generator, dtype=torch.float64)
-    cells = torch.floor(projected / CELL + shift).long().view(width, TABLES, PROJECTIONS)
-    mixer = torch.randint(1, 1 << 40, (PROJECTIONS + 1,), generator=generator) * 2 + 1
     leader = torch.arange(width)
-    for table in range(TABLES):
-        # One channel of each class found so far stands for all of it: after the first table few remain.
+    if width < 2:
+        return leader
+    keys = _keys(signature, label, seed)
+    # One grid finds most. One channel of each class found so far stands for all of it, so that few are left for the
+    # other grids, and those are looked at together.
+    tables = keys[:, :1]
+    while True:
         heads = torch.nonzero(leader == torch.arange(width)).flatten()
-        keys = (cells[heads, table] * mixer[:-1]).sum(1) + label[heads] * mixer[-1]
-        order = torch.argsort(keys, stable=True)
-        ordered = keys[order]
-        starts = torch.ones(heads.numel(), dtype=torch.bool)
-        starts[1:] = ordered[1:] != ordered[:-1]
-        first = heads[order[torch.nonzero(starts).flatten()[starts.cumsum(0) - 1]]]
-        second = heads[order]
-        apart = first != second
-        first, second = first[apart], second[apart]
-        if first.numel() == 0:
-            continue
-        agree = (label[first] == label[second]) & (signature.distance(first, second) <= tolerance)
-        leader = _components(width, first[agree], second[agree])[leader]
-    return leader
+        first, second = _meetings(tables[heads])
+        first, second = heads[first], heads[second]
+        agree = label[first] == label[second]
+        agree &= signature.distance(first, second) <= tolerance
+        if bool(agree.any()):
+            leader = _join(width, first[agree], second[agree], tables.shape[1] == 1)[leader]
+        elif tables.shape[1] > 1:
+            return leader
+        tables = keys[:, 1:]
 
 
-def _components(width: int, a: Tensor, b: Tensor) -> Tensor:
-    ones = np.ones(a.numel(), dtype=np.int8)
-    links = coo_array((ones, (a.numpy(), b.numpy())), shape=(width, width))
+def _keys(signature: Signature, label: Tensor, seed: int) -> Tensor:
+    """The cell of every channel in every table as one number, `width x TABLES`."""
+    hashed = [stack.data.transpose(0, 1).flatten(1) for stack in signature.stacks if stack.hashed]
+    width = signature.width
+    features = torch.cat(hashed, dim=1) if hashed else torch.zeros(width, 0, dtype=torch.float64)
+    numbers = features.shape[1]
+    table, shift, mixer = _random(1 << max(0, numbers - 1).bit_length(), seed)
+    cells = torch.floor(features @ table[:numbers] / CELL + shift).long().view(width, TABLES, PROJECTIONS)
+    return (cells * mixer[:-1]).sum(dim=2) + (label * mixer[-1])[:, None]
+
+
+@lru_cache(maxsize=32)
+def _random(numbers: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Projections, shifts and multipliers of the hash."""
+    generator = torch.Generator().manual_seed(seed)
+    table = torch.randn(numbers, TABLES * PROJECTIONS, generator=generator, dtype=torch.float64)
+    shift = torch.rand(TABLES * PROJECTIONS, generator=generator, dtype=torch.float64)
+    mixer = torch.randint(1, 1 << 40, (PROJECTIONS + 1,), generator=generator) * 2 + 1
+    return table, shift, mixer
+
+
+def _meetings(keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Pairs of rows that share a cell in some table: the first row of the cell and each further one."""
+    ordered, order = torch.sort(keys, dim=0, stable=True)
+    starts = torch.ones(keys.shape, dtype=torch.bool)
+    starts[1:] = ordered[1:] != ordered[:-1]
+    position = torch.where(starts, torch.arange(keys.shape[0])[:, None], 0).cummax(dim=0).values
+    first = order.gather(0, position)
+    return first[~starts], order[~starts]
+
+
+def _join(width: int, first: Tensor, second: Tensor, one_table: bool) -> Tensor:
+    """For every channel the smallest that it is linked to."""
+    if one_table:
+        # Every channel is in one cell, and the first of a cell is its smallest.
+        leader = torch.arange(width)
+        leader[second] = first
+        return leader
+    links = coo_array((np.ones(first.numel(), dtype=np.int8), (first.numpy(), second.numpy())), shape=(width, width))
     _, found = connected_components(links, directed=False)
     component = torch.from_numpy(found).long()
     smallest = torch.full((width,), width, dtype=torch.int64)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -34,8 +35,16 @@ class Coordinates:
         """Every channel is its own coordinate."""
         return Coordinates(torch.arange(width), width)
 
+    @cached_property
+    def place(self) -> Tensor:
+        """Coordinate of each channel, 0 for one that is always zero: its factor is zero."""
+        return self.index.clamp(min=0)
+
+    @cached_property
+    def _absent(self) -> Tensor:
+        return self.index < 0
+
     def factor(self, tap: int) -> Tensor:
         """The factor of each channel at a tap; zero for a channel that is always zero."""
-        ones = torch.ones(self.index.numel(), dtype=torch.float64)
-        factor = self.factors.get(tap, ones)
-        return torch.where(self.index < 0, torch.zeros_like(factor), factor)
+        factor = self.factors.get(tap)
+        return (~self._absent).double() if factor is None else factor.masked_fill(self._absent, 0.0)

@@ -11,17 +11,35 @@ tap is the factor between them there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
+from canon.describe.parameters import Parameters
+from canon.describe.program import Batch, Program, program_of
 from canon.describe.sketch import RowSketch
-from canon.graph import ChannelGraph, Space, Stage
+from canon.graph import ChannelGraph, Space
 
-AFFINE = ("norm", "scale", "shift", "add")
-"""Stages that pass an offset on exactly."""
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """Blocks of a signature that have one shape."""
+
+    data: Tensor
+    """`blocks x width x numbers`: directions, log-ratios or offsets."""
+
+    slack: Tensor | None
+    """Per block and channel: how much more than the tolerance rounding may have moved it; None: no more."""
+
+    hashed: bool
+    """Whether the blocks are never ill-conditioned, fit to hash on."""
+
+    def masked(self, gone: Tensor) -> Stack:
+        """The same without what it says of some channels."""
+        slack = None if self.slack is None else torch.where(gone, 1.0, self.slack)
+        return Stack(self.data.masked_fill(gone[:, None], 0.0), slack, self.hashed)
 
 
 @dataclass(eq=False)
@@ -29,24 +47,26 @@ class Signature:
     """The signatures of all channels of a space."""
 
     width: int
-    blocks: list[Tensor] = field(default_factory=list)
-    """Each `width x d`: directions, log-ratios, offsets. Channels agree if every block does."""
-
-    slack: list[Tensor] = field(default_factory=list)
-    """Per block and channel: how much more than the tolerance rounding may have moved it."""
-
-    hashed: list[int] = field(default_factory=list)
-    """Blocks that are never ill-conditioned, fit to hash on."""
+    stacks: list[Stack] = field(default_factory=list)
+    """Channels agree if every block of every stack does."""
 
     scales: dict[int, Tensor] = field(default_factory=dict)
     """By tap: the scale of each channel, signed where a negative scale passes; 0 where nothing entered."""
 
+    @property
+    def blocks(self) -> list[Tensor]:
+        """Every block, `width x numbers`."""
+        return [block for stack in self.stacks for block in stack.data]
+
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
         """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off."""
         worst = torch.zeros(a.numel(), dtype=torch.float64)
-        for block, slack in zip(self.blocks, self.slack, strict=True):
-            gap = (block[a] - block[b]).norm(dim=1)
-            worst = torch.maximum(worst, gap / torch.maximum(slack[a], slack[b]))
+        for stack in self.stacks:
+            gap = stack.data[:, a] - stack.data[:, b]
+            size = gap.squeeze(2).abs() if gap.shape[2] == 1 else torch.linalg.vector_norm(gap, dim=2)
+            if stack.slack is not None:
+                size = size / torch.maximum(stack.slack[:, a], stack.slack[:, b])
+            worst = torch.maximum(worst, size.amax(dim=0))
         return worst
 
 
@@ -57,160 +77,211 @@ class _Walk:
         self.space, self.graph, self.zero = space, graph, zero
         self.signature = Signature(space.width)
         self.magnitude: dict[int, Tensor] = {}
-        self.offset: dict[int, Tensor] = {}
-        self.mass: dict[int, Tensor] = {}
+        self.offset: dict[int, tuple[Tensor, Tensor] | None] = {}
+        """By known point: the offset and the sum of the magnitudes in it; None where it is nothing at all."""
+
         self.seen: set[int] = set()
         self.signs: dict[int, Tensor] = {}
+        self.none = torch.zeros(space.width, dtype=torch.float64)
 
-    def choose_signs(self, params: Mapping[int, Mapping[str, Tensor]]) -> None:
+    def choose_signs(self, program: Program) -> None:
         """Where a negative scale passes, take the sign that makes the factor of the norm behind positive.
 
         A sign read off the row itself would flip with the last bit of a small number.
         """
         graph = self.graph
-        for index, stage in enumerate(self.space.stages):
-            tap = graph.taps[stage.inputs[0]]
-            free = tap in graph.signed_taps and tap not in graph.fixed_taps
-            if stage.kind == "norm" and stage.repeat == 1 and free and tap not in self.signs:
-                factor = norm_affine(stage, params[index])[0][:, 0]
-                self.signs[tap] = torch.where(factor < 0, -1.0, 1.0).double()
+        for batch in program:
+            if batch.affine is None or batch.first.repeat > 1:
+                continue
+            for index, stage in enumerate(batch.stages):
+                tap = graph.taps[stage.inputs[0]]
+                free = tap in graph.signed_taps and tap not in graph.fixed_taps
+                if free and tap not in self.signs:
+                    self.signs[tap] = torch.where(batch.affine.factor[index, :, 0] < 0, -1.0, 1.0).double()
 
-    def known(self, point: int) -> bool:
-        return point in self.offset
+    def enter(self, taps: Sequence[int], vectors: Tensor, source: Tensor | None, mass: Tensor | None = None) -> None:
+        """`vector · source` enters each tap: a direction per channel times the scale of where it comes from.
 
-    def enter(self, tap: int, vector: Tensor, source: Tensor, mass: Tensor | None = None) -> None:
-        """`vector · source` enters a tap: a direction per channel times the scale of where it comes from."""
-        norm = vector.norm(dim=1)
+        Args:
+            taps: As many as there are vectors, all different.
+            vectors: `taps x width x numbers`.
+            source: Scales to multiply with, `taps x width` or `1 x width`; None: 1.
+            mass: Norms of what was added up in each vector.
+        """
+        single = vectors.shape[2] == 1
+        size = vectors.squeeze(2).abs() if single else torch.linalg.vector_norm(vectors, dim=2)
+        slack = None
         if mass is not None:
-            norm = torch.where(norm <= self.zero * mass, torch.zeros_like(norm), norm)
-        live = (norm > 0) & (source != 0)
-        safe = torch.where(live, norm, torch.ones_like(norm))
-        direction = torch.where(live[:, None], vector / safe[:, None], torch.zeros_like(vector))
-        direction = direction * torch.sign(source)[:, None]
-        size = torch.where(live, norm * source.abs(), torch.zeros_like(norm))
-        first = self.magnitude.get(tap)
-        fixed = tap in self.graph.fixed_taps
-        if first is None:
-            first = torch.zeros_like(size)
-        sign = self.signs.get(tap, torch.ones_like(size))
-        direction = direction * sign[:, None]
-        magnitude = torch.where(first > 0, first, size)
-        self.magnitude[tap] = magnitude
-        self.signature.scales[tap] = torch.ones_like(size) if fixed else sign * magnitude
-        reference = torch.ones_like(size) if fixed else magnitude
-        usable = live & (reference > 0)
-        ratio = torch.where(usable, size / torch.where(usable, reference, 1.0), 1.0).log()
-        slack = torch.ones_like(size)
-        if mass is not None:
-            slack = torch.where(live, (mass / safe).clamp(1, 20), slack)
-        self.block(direction, slack, hashed=True)
-        self.block(ratio[:, None], slack, hashed=True)
+            size = torch.where(size <= self.zero * mass, 0.0, size)
+            slack = torch.where(size > 0, (mass / size).clamp(1, 20), 1.0)
+        if single:
+            direction = vectors.sign() if mass is None else torch.where(size[..., None] > 0, vectors.sign(), 0.0)
+        else:
+            direction = torch.where(size[..., None] > 0, vectors / size[..., None], 0.0)
+        if source is not None:
+            direction = direction * source.sign()[..., None]
+            size = size * source.abs()
+        if any(tap in self.signs for tap in taps):
+            ones = torch.ones_like(self.none)
+            sign = torch.stack([self.signs.get(tap, ones) for tap in taps])
+            direction = direction * sign[..., None]
+        self.signature.stacks.append(Stack(direction, slack, True))
+        self._measure(taps, size, slack)
 
-    def block(self, data: Tensor, slack: Tensor, hashed: bool) -> None:
-        if hashed:
-            self.signature.hashed.append(len(self.signature.blocks))
-        self.signature.blocks.append(data)
-        self.signature.slack.append(slack)
+    def _measure(self, taps: Sequence[int], size: Tensor, slack: Tensor | None) -> None:
+        """Write the magnitudes down, relative to what entered the tap first."""
+        ratios, slacks = [], []
+        for index, tap in enumerate(taps):
+            entering, first = size[index], self.magnitude.get(tap)
+            if first is None:
+                self.magnitude[tap] = entering
+            else:
+                self.magnitude[tap] = torch.where(first > 0, first, entering)
+            scale = self.magnitude[tap]
+            if tap in self.graph.fixed_taps:
+                self.signature.scales[tap] = torch.ones_like(entering)
+                ratios.append(entering)
+            else:
+                self.signature.scales[tap] = scale * self.signs[tap] if tap in self.signs else scale
+                if first is None:
+                    continue  # what sets the scale is 1 relative to it
+                ratios.append(torch.where(scale > 0, entering / scale, 0.0))
+            slacks.append(None if slack is None else slack[index])
+        if ratios:
+            ratio = torch.stack(ratios)
+            ratio = torch.where(ratio > 0, ratio, 1.0).log()
+            known = [s for s in slacks if s is not None]
+            self.signature.stacks.append(Stack(ratio[..., None], torch.stack(known) if known else None, True))
 
-    def observe(self, point: int) -> None:
-        """Something reads this point: its offset matters from here on."""
-        if point in self.seen or not self.known(point):
+    def observe(self, points: Iterable[int]) -> None:
+        """Something reads these points: their offsets matter from here on."""
+        offsets, masses, scales, signed = [], [], [], []
+        for point in points:
+            if point in self.seen or point not in self.offset:
+                continue
+            self.seen.add(point)
+            known, tap = self.offset[point], self.graph.taps[point]
+            if known is not None and tap in self.magnitude:
+                offsets.append(known[0])
+                masses.append(known[1])
+                scales.append(self.magnitude[tap])
+                signed.append(self.signature.scales[tap])
+        if not offsets:
             return
-        self.seen.add(point)
-        offset, mass = self.offset[point], self.mass[point]
-        tap = self.graph.taps[point]
-        scale = self.magnitude.get(tap)
-        if scale is None:
-            return
-        sign = torch.sign(self.signature.scales[tap])
+        offset, mass, scale = torch.stack(offsets), torch.stack(masses), torch.stack(scales)
         usable = scale > 0
-        safe = torch.where(usable, scale, torch.ones_like(scale))
+        safe = torch.where(usable, scale, 1.0)
         # Where nothing entered, the channel is this offset alone and its factor is 1.
-        ratio = torch.where(usable, sign * offset / safe, offset)
-        slack = 1 + torch.where(usable, mass / safe, torch.zeros_like(mass)).clamp(max=20)
-        self.block(torch.asinh(ratio)[:, None], slack, hashed=False)
+        ratio = torch.where(usable, torch.stack(signed).sign() * offset / safe, offset)
+        slack = 1 + torch.where(usable, mass / safe, 0.0).clamp(max=20)
+        self.signature.stacks.append(Stack(torch.asinh(ratio)[..., None], slack, False))
 
-    def set_offset(self, point: int, offset: Tensor, mass: Tensor) -> None:
-        small = offset.abs() <= self.zero * mass
-        self.offset[point] = torch.where(small, torch.zeros_like(offset), offset)
-        self.mass[point] = mass
+    def set_offset(self, points: Sequence[int], offset: Tensor, mass: Tensor) -> None:
+        """Offsets of points, `points x width`; what is small against its mass is zero."""
+        offset = torch.where(offset.abs() <= self.zero * mass, 0.0, offset)
+        for index, point in enumerate(points):
+            self.offset[point] = (offset[index], mass[index])
 
-    def stage(self, stage: Stage, params: Mapping[str, Tensor]) -> None:
-        if stage.kind in ("add", "mul"):
-            self.join(stage)
-            return
-        given = stage.inputs[0]
-        if not self.known(given):
-            return
-        zero = torch.zeros(self.space.width, dtype=torch.float64)
-        offset, mass = self.offset[given], self.mass[given]
-        tap, out = self.graph.taps[given], self.graph.taps[stage.output]
+    def given(self, points: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+        """Offsets and masses of known points, `points x width`, or `1 x width` where all are one."""
+        found = [self.offset[point] for point in dict.fromkeys(points)]
+        if len(found) == 1:
+            only = found[0]
+            return None if only is None else (only[0][None], only[1][None])
+        found = [self.offset[point] for point in points]
+        if all(pair is None for pair in found):
+            return None
+        pairs = [(self.none, self.none) if pair is None else pair for pair in found]
+        return torch.stack([p[0] for p in pairs]), torch.stack([p[1] for p in pairs])
+
+    def scale(self, points: Sequence[int]) -> Tensor:
+        """Scales of the channels at some points, `points x width`, or `1 x width` where all share one tap."""
+        taps = [self.graph.taps[point] for point in points]
+        unique = list(dict.fromkeys(taps))
         # A tap that lets no scale pass has scale 1, though nothing but an activation entered it.
-        scale = self.signature.scales.get(tap, zero + 1 if tap in self.graph.fixed_taps else zero)
-        affine = stage.kind in ("norm", "scale") or (stage.kind == "shift" and stage.keeps_constants)
-        if not affine or stage.repeat > 1:
-            self.observe(given)
-            offset, mass = zero, zero
-        if stage.kind == "norm":
-            factor, shift, shift_mass = norm_affine(stage, params)
-            self.enter(out, factor, scale)
-            factor, shift = factor[:, 0], shift[:, 0]
-            if stage.repeat > 1:
-                self.block(torch.asinh(shift)[:, None], 1 + shift_mass[:, 0], hashed=False)
-                shift, shift_mass = zero, zero[:, None]
-            self.set_offset(stage.output, factor * offset + shift, factor.abs() * mass + shift_mass[:, 0])
+        absent = {tap: self.none + 1 if tap in self.graph.fixed_taps else self.none for tap in unique}
+        return torch.stack([self.signature.scales.get(t, absent[t]) for t in (unique if len(unique) == 1 else taps)])
+
+    def batch(self, batch: Batch) -> None:
+        """One step of the program."""
+        if batch.first.kind in ("add", "mul"):
+            self.join(batch)
             return
+        index = [i for i, stage in enumerate(batch.stages) if stage.inputs[0] in self.offset]
+        if not index:
+            return
+        inputs = [batch.stages[i].inputs[0] for i in index]
+        outputs = [batch.stages[i].output for i in index]
+        if batch.first.kind == "norm":
+            self.norms(batch, index, inputs, outputs)
+        elif batch.first.kind == "activation":
+            self.observe(inputs)
+            self.offset.update(dict.fromkeys(outputs))
+        else:
+            self.weighted(batch)
+
+    def norms(self, batch: Batch, index: list[int], inputs: list[int], outputs: list[int]) -> None:
+        assert batch.affine is not None, "norms are affine"
+        factor, shift, mass = batch.affine.factor, batch.affine.shift, batch.affine.mass
+        if len(index) < len(batch.stages):
+            factor, shift, mass = factor[index], shift[index], mass[index]
+        if batch.first.repeat > 1:
+            self.observe(inputs)
+            self.enter([self.graph.taps[p] for p in outputs], factor, self.scale(inputs))
+            self.signature.stacks.append(Stack(torch.asinh(shift[..., :1]), 1 + mass[..., 0], False))
+            self.offset.update(dict.fromkeys(outputs))
+            return
+        self.enter([self.graph.taps[p] for p in outputs], factor, self.scale(inputs))
+        factor, shift, mass = factor.squeeze(2), shift.squeeze(2), mass.squeeze(2)
+        given = self.given(inputs)
+        if given is not None:
+            shift, mass = factor * given[0] + shift, factor.abs() * given[1] + mass
+        self.set_offset(outputs, shift, mass)
+
+    def weighted(self, batch: Batch) -> None:
+        """Depthwise kernels, layer scales, shifts, slopes and instance norms."""
+        stage, params = batch.first, batch.params
+        given, tap = stage.inputs[0], self.graph.taps[stage.output]
+        known = self.offset[given]
+        affine = stage.kind == "scale" or (stage.kind == "shift" and stage.keeps_constants)
+        if not affine or stage.repeat > 1:
+            self.observe([given])
+            known = None
         if stage.kind in ("depthwise", "scale", "instance_norm") and "weight" in params:
-            self.enter(out, params["weight"], scale)
-            if stage.kind == "scale" and stage.keeps_constants and stage.repeat == 1:
+            self.enter([tap], params["weight"][None], self.scale([given]))
+            if known is not None and stage.kind == "scale":
                 factor = params["weight"].sum(1)
-                offset, mass = factor * offset, factor.abs() * mass
+                passes = stage.keeps_constants
+                known = (factor * known[0], factor.abs() * known[1]) if passes else known
         if stage.kind == "slope":
-            self.block(params["weight"], torch.ones_like(zero), hashed=True)
+            self.signature.stacks.append(Stack(params["weight"][None], None, True))
         if "bias" in params:
             bias = params["bias"]
             if bias.shape[1] == 1:
-                offset, mass = offset + bias[:, 0], mass + bias[:, 0].abs()
+                offset, mass = (self.none, self.none) if known is None else known
+                known = (offset + bias[:, 0], mass + bias[:, 0].abs())
             else:
-                self.enter(out, bias, torch.ones_like(zero))
-        self.set_offset(stage.output, offset, mass)
+                self.enter([tap], bias[None], None)
+        if known is None:
+            self.offset[stage.output] = None
+        else:
+            self.set_offset([stage.output], known[0][None], known[1][None])
 
-    def join(self, stage: Stage) -> None:
-        known = [p for p in stage.inputs if self.known(p)]
+    def join(self, batch: Batch) -> None:
+        stage = batch.first
+        known = [point for point in stage.inputs if point in self.offset]
         if not known:
             return
-        zero = torch.zeros(self.space.width, dtype=torch.float64)
         if stage.kind == "mul":
-            for point in known:
-                self.observe(point)
-            self.set_offset(stage.output, zero, zero)
+            self.observe(known)
+            self.offset[stage.output] = None
             return
-        offset = sum((self.offset[p] for p in known), zero)
-        mass = sum((self.mass[p] for p in known), zero)
-        self.set_offset(stage.output, offset, mass)
-
-
-def norm_affine(stage: Stage, params: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """A norm as `a·x + b`: `a`, `b`, and the sum of magnitudes in `b`, each `width x repeat`."""
-    mean, var = params["mean"], params["var"]
-    factor = torch.rsqrt(var + stage.eps)
-    if "weight" in params:
-        factor = factor * params["weight"]
-    shift, mass = -factor * mean, (factor * mean).abs()
-    if "bias" in params:
-        shift, mass = shift + params["bias"], mass + params["bias"].abs()
-    return factor, shift, mass
-
-
-def stage_params(stage: Stage, width: int, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A stage's parameters for one space, each as `width x entries` in float64 on the CPU."""
-    found = {}
-    for role, name in stage.params.items():
-        tensor = tensors[name].detach()
-        axis = 0 if stage.kind != "shift" and role == "bias" else stage.axis
-        part = tensor.narrow(axis, stage.offset, width * stage.repeat).movedim(axis, 0)
-        found[role] = part.reshape(width, -1).double().cpu()
-    return found
+        pairs = [pair for pair in (self.offset[point] for point in known) if pair is not None]
+        if not pairs:
+            self.offset[stage.output] = None
+            return
+        offset, mass = sum((p[0] for p in pairs), self.none), sum((p[1] for p in pairs), self.none)
+        self.set_offset([stage.output], offset[None], mass[None])
 
 
 def describe(
@@ -219,6 +290,7 @@ def describe(
     tensors: Mapping[str, Tensor],
     sketches: Mapping[int, RowSketch],
     zero: float,
+    program: Program | None = None,
 ) -> Signature:
     """The signatures of a space's channels.
 
@@ -228,26 +300,30 @@ def describe(
         tensors: The model's tensors by name.
         sketches: By map index. A producer without a sketch is left out, with all that comes of it alone.
         zero: What counts as cancelled, relative to what was added up.
+        program: The space's program, where it is at hand.
     """
     walk = _Walk(space, graph, zero)
-    params = {i: stage_params(s, space.width, tensors) for i, s in enumerate(space.stages)}
-    walk.choose_signs(params)
-    one = torch.ones(space.width, dtype=torch.float64)
+    if program is None:
+        program = program_of(space, graph, Parameters(graph, tensors))
+    walk.choose_signs(program)
     for producer in space.producers:
         sketch = sketches.get(producer.map)
         if sketch is None:
             continue
         rows = slice(producer.offset, producer.offset + space.width * producer.repeat)
-        vectors = sketch.vectors[rows].view(space.width, -1)
-        mass = sketch.mass[rows].view(space.width, -1).norm(dim=1)
-        walk.enter(graph.taps[producer.point], vectors, one, mass)
-        offset = sketch.offset[rows].view(space.width, -1)
-        if producer.repeat > 1:
-            walk.block(torch.asinh(offset), one, hashed=False)
-            offset = torch.zeros_like(offset)
-        walk.set_offset(producer.point, offset[:, 0], sketch.offset_mass[rows].view(space.width, -1)[:, 0])
-    for index, stage in enumerate(space.stages):
-        walk.stage(stage, params[index])
-    for consumer in space.consumers:
-        walk.observe(consumer.point)
+        vectors = sketch.vectors[rows].view(1, space.width, -1)
+        mass = sketch.mass[rows].view(1, space.width, -1)
+        mass = mass.squeeze(2) if producer.repeat == 1 else torch.linalg.vector_norm(mass, dim=2)
+        walk.enter([graph.taps[producer.point]], vectors, None, mass)
+        if not sketch.has_offset:
+            walk.offset[producer.point] = None
+        elif producer.repeat > 1:
+            offset = sketch.offset[rows].view(1, space.width, -1)
+            walk.signature.stacks.append(Stack(torch.asinh(offset), None, False))
+            walk.offset[producer.point] = None
+        else:
+            walk.set_offset([producer.point], sketch.offset[rows][None], sketch.offset_mass[rows][None])
+    for batch in program:
+        walk.batch(batch)
+    walk.observe(consumer.point for consumer in space.consumers)
     return walk.signature

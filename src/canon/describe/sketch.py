@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import torch
@@ -26,7 +27,10 @@ STRETCH = 2048
 """Entries of a row that are multiplied and added up in the weight's own precision."""
 
 PIECE = 1 << 18
-"""Weights squared or converted at a time: what a core's cache holds."""
+"""Weights squared or converted at a time on the host: what a core's cache holds."""
+
+PIECE_ON_DEVICE = 1 << 26
+"""The same on a device, where every step costs a launch."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,6 +49,9 @@ class RowSketch:
     offset_mass: Tensor
     """Sum of the magnitudes in `offset`."""
 
+    has_offset: bool = True
+    """Whether constant inputs or a bias add anything at all."""
+
 
 @dataclass(frozen=True, eq=False)
 class _Columns:
@@ -52,9 +59,11 @@ class _Columns:
 
     index: Tensor
     size: int
-    factor: Tensor
-    constant: Tensor
-    """Value of each entry that is constant and may be counted as an offset; zero elsewhere."""
+    factor: Tensor | None
+    """Factor of each entry; None: all are 1."""
+
+    constant: Tensor | None
+    """Value of each entry that is constant and may be counted as an offset, zero elsewhere; None: there are none."""
 
 
 def sketch_rows(
@@ -62,7 +71,7 @@ def sketch_rows(
     graph: ChannelGraph,
     tensors: Mapping[str, Tensor],
     coordinates: Mapping[int, Coordinates],
-    seed: int,
+    seed: int = 0,
 ) -> RowSketch:
     """Sketch the rows of one layer.
 
@@ -76,89 +85,106 @@ def sketch_rows(
     weight = tensors[linear.weight].detach()
     rows = weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
     count, inputs, kernel = rows.shape[0], rows.shape[1], prod(rows.shape[2:])
-    groups, length = linear.groups, inputs * kernel
+    groups, length, device = linear.groups, inputs * kernel, weight.device
     columns = _columns(linear, inputs * groups, coordinates)
     flat = rows.reshape(groups, count // groups, length)
-    generator = torch.Generator().manual_seed(seed)
-    shape = (max(columns.size, 1), kernel * SKETCH)
-    table = torch.randn(shape, generator=generator, dtype=torch.float64)
-    # Factors grow from layer to layer; taken relative to the largest they cannot overflow in float32.
-    largest = float(columns.factor.abs().max()) or 1.0
-    factor = columns.factor / largest
-    picked = table[columns.index.clamp(min=0)] * factor[:, None]
-    vectors = largest * _project(flat, picked.view(groups, length, SKETCH))
-    mass = largest * _mass(flat, factor.repeat_interleave(kernel).view(groups, length, 1))
-    offset = torch.zeros(count, dtype=torch.float64)
-    offset_mass = torch.zeros_like(offset)
-    if bool((columns.constant != 0).any()):
-        constant = columns.constant.repeat_interleave(kernel).view(groups, length, 1)
-        offset, offset_mass = (_weigh(flat, constant, signed) for signed in (True, False))
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    numbers = kernel * SKETCH
+    picked = _strip(1 << (columns.size * numbers - 1).bit_length(), seed, wide, device)
+    picked = picked[: columns.size * numbers].view(columns.size, numbers)
+    factor, largest = None, 1.0
+    if columns.factor is not None:
+        # Factors grow from layer to layer; taken relative to the largest they cannot overflow in float32.
+        largest = float(columns.factor.abs().max()) or 1.0
+        factor = (columns.factor / largest).to(device)
+        picked = picked.index_select(0, columns.index.to(device)).mul_(factor.to(wide)[:, None])
+        factor = factor.repeat_interleave(kernel).view(groups, length, 1)
+    parts = [_project(flat, picked.view(groups, length, SKETCH)), _mass(flat, factor, wide)[:, None]]
+    if columns.constant is not None:
+        constant = columns.constant.to(device).repeat_interleave(kernel).view(groups, length, 1)
+        parts += [_weigh(flat, constant, signed)[:, None] for signed in (True, False)]
     if linear.bias is not None:
-        bias = tensors[linear.bias].detach().double().cpu()
-        offset, offset_mass = offset + bias, offset_mass + bias.abs()
-    return RowSketch(vectors, mass, offset, offset_mass)
+        parts.append(tensors[linear.bias].detach().double().to(device)[:, None])
+    # One transfer from a device.
+    table = torch.cat(parts, dim=1).cpu()
+    vectors, mass = largest * table[:, :SKETCH], largest * table[:, SKETCH]
+    if not bool(mass.isfinite().all()):
+        # A weight on a silent input may be anything, and its square then overflows in float32.
+        mass = largest * _mass(flat, factor, torch.float64).cpu()
+    offset = offset_mass = torch.zeros(count, dtype=torch.float64)
+    if columns.constant is not None:
+        offset, offset_mass = table[:, SKETCH + 1], table[:, SKETCH + 2]
+    if linear.bias is not None:
+        offset, offset_mass = offset + table[:, -1], offset_mass + table[:, -1].abs()
+    has_offset = columns.constant is not None or linear.bias is not None
+    return RowSketch(vectors, mass, offset, offset_mass, has_offset)
+
+
+@lru_cache(maxsize=4)
+def _drawn(length: int, seed: int) -> Tensor:
+    return torch.randn(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@lru_cache(maxsize=4)
+def _strip(length: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Random numbers, drawn on the host so that one seed gives the same on every device, for every layer."""
+    return _drawn(length, seed).to(device=device, dtype=dtype)
 
 
 def _project(flat: Tensor, picked: Tensor) -> Tensor:
     """`rows x SKETCH`: products in the weight's precision over short stretches, added up in float64."""
-    wide = torch.promote_types(flat.dtype, torch.float32)
-    picked = picked.to(device=flat.device, dtype=wide)
+    wide = picked.dtype
     total = torch.zeros(*flat.shape[:2], SKETCH, dtype=torch.float64, device=flat.device)
     for start in range(0, flat.shape[2], STRETCH):
         stretch = slice(start, start + STRETCH)
         total += flat[:, :, stretch].to(wide) @ picked[:, stretch]
-    return total.view(-1, SKETCH).cpu()
+    return total.view(-1, SKETCH)
 
 
-def _mass(flat: Tensor, factor: Tensor) -> Tensor:
-    """`√Σ(factor·w)²` for every row."""
-    if bool((factor == 1).all()):
-        wide = torch.promote_types(flat.dtype, torch.float32)
+def _mass(flat: Tensor, factor: Tensor | None, wide: torch.dtype) -> Tensor:
+    """`√Σ(factor·w)²` for every row, squared and added up in `wide`."""
+    if factor is None:
         norm: Tensor = torch.linalg.vector_norm(flat, dim=-1, dtype=wide)
-        return norm.double().flatten().cpu()
-    squared = factor.square().to(flat.device)
-    lowest, highest = torch.aminmax(flat)
-    largest = max(-float(lowest), float(highest))
-    # A weight on a silent input may be anything, and its square then overflows in float32.
-    wide = torch.promote_types(flat.dtype, torch.float32 if largest < 1e15 else torch.float64)
-    squared = squared.to(wide)
-    pieces = [piece.to(wide).square() @ squared for piece in flat.split(_step(flat), dim=1)]
-    return torch.cat(pieces, dim=1).double().sqrt().flatten().cpu()
+        return norm.double().flatten()
+    squared = factor.square().to(wide)
+    pieces = [piece.to(wide).square() @ squared for piece in flat.split(step_of(flat), dim=1)]
+    return torch.cat(pieces, dim=1).double().sqrt().flatten()
 
 
 def _weigh(flat: Tensor, constant: Tensor, signed: bool) -> Tensor:
     """What constant inputs add up to in every row, or the sum of the magnitudes."""
-    constant = constant.to(flat.device)
     pieces = []
-    for piece in flat.split(_step(flat), dim=1):
+    for piece in flat.split(step_of(flat), dim=1):
         wide = piece.double()
         pieces.append(wide @ constant if signed else wide.abs() @ constant.abs())
-    return torch.cat(pieces, dim=1).flatten().cpu()
+    return torch.cat(pieces, dim=1).flatten()
 
 
-def _step(flat: Tensor) -> int:
-    return max(1, PIECE // max(1, flat.shape[0] * flat.shape[2]))
+def step_of(flat: Tensor) -> int:
+    """Rows of `groups x rows x entries` to work on at a time."""
+    piece = PIECE if flat.device.type == "cpu" else PIECE_ON_DEVICE
+    return max(1, piece // max(1, flat.shape[0] * flat.shape[2]))
 
 
 def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]) -> _Columns:
     if linear.columns is None:
-        ones = torch.ones(length, dtype=torch.float64)
-        return _Columns(torch.arange(length), length, ones, torch.zeros_like(ones))
+        return _Columns(torch.arange(length), length, None, None)
     index, factor, constant, size = [], [], [], 0
+    still = False
     for segment in linear.columns:
-        space = coordinates[segment.space]
-        repeat = segment.repeat
-        known = space.constants.get(segment.point)
-        scale = space.factor(segment.tap)
-        value = torch.zeros_like(scale)
-        if known is not None and not linear.zero_padding:
-            is_constant = ~known.isnan()
-            value = torch.where(is_constant, known, value)
-            scale = torch.where(is_constant, torch.zeros_like(scale), scale)
-        inner = torch.arange(repeat)
-        named = space.index[:, None] * repeat + inner + size
-        index.append(torch.where(space.index[:, None] < 0, -1, named).flatten())
-        factor.append(scale.repeat_interleave(repeat))
-        constant.append(value.repeat_interleave(repeat))
+        space, repeat = coordinates[segment.space], segment.repeat
+        named, scale = space.place, space.factor(segment.tap)
+        known = None if linear.zero_padding else space.constants.get(segment.point)
+        value = torch.zeros(1, dtype=torch.float64).expand(scale.numel())
+        if known is not None:
+            value = known.nan_to_num()
+            scale = torch.where(known.isnan(), scale, 0.0)
+            still = True
+        if repeat > 1:
+            named = (named[:, None] * repeat + torch.arange(repeat)).flatten()
+            scale, value = scale.repeat_interleave(repeat), value.repeat_interleave(repeat)
+        index.append(named + size)
+        factor.append(scale)
+        constant.append(value)
         size += space.size * repeat
-    return _Columns(torch.cat(index), size, torch.cat(factor), torch.cat(constant))
+    return _Columns(torch.cat(index), size, torch.cat(factor), torch.cat(constant) if still else None)

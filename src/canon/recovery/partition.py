@@ -18,11 +18,15 @@ from torch import Tensor
 
 from canon.describe import (
     Coordinates,
+    Parameters,
+    Program,
     RowSketch,
     Signature,
+    Stack,
     cluster,
     constant_values,
     describe,
+    program_of,
     sketch_rows,
 )
 from canon.graph import ChannelGraph, Space
@@ -59,10 +63,10 @@ class Classes:
 
     def coordinates(self) -> Coordinates:
         """Classes as coordinates for the layers that read the space."""
-        leaders, index = torch.unique(self.leader, return_inverse=True)
-        index = torch.where(self.null, -1, index)
+        number = torch.cumsum(self.leader == torch.arange(self.leader.numel()), 0)
+        index = torch.where(self.null, -1, number[self.leader] - 1)
         # In units of the leader, a leader that was scaled to a millionth would drown all other columns of a row.
-        return Coordinates(index, leaders.numel(), {**self.factors, **self.scales}, self.values)
+        return Coordinates(index, int(number[-1]), {**self.factors, **self.scales}, self.values)
 
 
 class Refinement:
@@ -83,6 +87,8 @@ class Refinement:
         self.sketches: dict[int, tuple[tuple[int, ...], RowSketch]] = {}
         self.used: dict[int, frozenset[int]] = {}
         self.visits = 0
+        self.parameters = Parameters(graph, tensors)
+        self.programs: dict[int, Program] = {}
         self.readers = self._readers()
 
     def _readers(self) -> dict[int, list[int]]:
@@ -150,38 +156,48 @@ class Refinement:
                 versions = tuple(self.version[i] for i in inputs)
                 cached = self.sketches.get(producer.map)
                 if cached is None or cached[0] != versions:
-                    sketch = sketch_rows(linear, self.graph, self.tensors, self.coordinates, seed=producer.map)
+                    sketch = sketch_rows(linear, self.graph, self.tensors, self.coordinates)
                     cached = (versions, sketch)
                     self.sketches[producer.map] = cached
                 found[producer.map] = cached[1]
         return found
 
     def _judge(self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None) -> Classes:
-        zero = self.tolerance.zero
-        values = constant_values(space, self.graph, self.tensors, sketches, zero, self.tolerance.smallest)
+        zero, smallest = self.tolerance.zero, self.tolerance.smallest
+        if space.id not in self.programs:
+            self.programs[space.id] = program_of(space, self.graph, self.parameters)
+        program = self.programs[space.id]
+        values = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program)
         read = {c.point: values[c.point] for c in space.consumers}
-        stacked = torch.stack([*read.values()]) if read else torch.zeros(1, space.width)
-        still = ~stacked.isnan().any(dim=0) if read else torch.zeros(space.width).bool()
-        null = still & (stacked == 0).all(dim=0)
+        still = torch.zeros(space.width, dtype=torch.bool)
+        null = still
+        if read:
+            stacked = torch.stack([*read.values()])
+            still = ~stacked.isnan().any(dim=0)
+            null = (stacked == 0).all(dim=0)
         constant = still & ~null
-        signature = describe(space, self.graph, self.tensors, sketches, zero)
-        _add_constants(signature, space, self.graph, read, constant)
-        label = null.long() + 2 * constant.long()
-        block = torch.arange(space.width) // (space.width // space.groups)
-        label = label * space.groups + block
+        constants = read if bool(constant.any()) else {}
+        signature = describe(space, self.graph, self.tensors, sketches, zero, program)
+        if constants:
+            _add_constants(signature, space, self.graph, constants, constant)
+        everyone = torch.arange(space.width)
+        label = (null.long() + 2 * constant.long()) * space.groups + everyone // (space.width // space.groups)
         if old is not None:
             label = label * space.width + old.leader
         leader = self._group(space, signature, label)
-        leader = torch.where(null, torch.arange(space.width), leader)
-        everyone = torch.arange(space.width)
+        leader = torch.where(null, everyone, leader)
+        following = torch.nonzero(leader != everyone).flatten()
+        spread = torch.zeros(space.width, dtype=torch.float64)
+        spread[following] = signature.distance(following, leader[following])
+        factors, scales = _factors(signature, leader)
         return Classes(
             leader=leader,
             null=null,
             constant=constant,
-            values={p: torch.where(still, v, float("nan")) for p, v in read.items()},
-            factors=_factors(signature, leader),
-            spread=signature.distance(everyone, leader),
-            scales={tap: torch.where(scale != 0, scale, 1.0) for tap, scale in signature.scales.items()},
+            values={p: torch.where(still, v, float("nan")) for p, v in constants.items()},
+            factors=factors,
+            spread=spread,
+            scales=scales,
         )
 
     def _group(self, space: Space, signature: Signature, label: Tensor) -> Tensor:
@@ -193,7 +209,7 @@ class Refinement:
 
         Rows over two inputs point anywhere on a circle. Among five hundred of them, the nearest two are 1e-5 apart.
         """
-        freedom = sum(_varies(block) for block in signature.blocks if block.shape[1] == 1)
+        freedom = sum(_varying(stack.data) for stack in signature.stacks if stack.data.shape[2] == 1)
         for producer in space.producers:
             if producer.map in self.sketches:
                 linear = self.graph.maps[producer.map]
@@ -209,9 +225,10 @@ class Refinement:
         return min(self.tolerance.equal, chance)
 
 
-def _varies(block: Tensor) -> bool:
-    """Whether a number differs from channel to channel by more than its sign."""
-    return bool((block.abs() - block.abs().mean()).abs().max() > 1e-3)
+def _varying(blocks: Tensor) -> int:
+    """How many of these numbers differ from channel to channel by more than their sign."""
+    size = blocks.squeeze(2).abs()
+    return int(((size - size.mean(dim=1, keepdim=True)).abs().amax(dim=1) > 1e-3).sum())
 
 
 def _identity(space: Space) -> Classes:
@@ -221,13 +238,15 @@ def _identity(space: Space) -> Classes:
     return Classes(everyone, none, none, {}, {}, zero)
 
 
-def _factors(signature: Signature, leader: Tensor) -> dict[int, Tensor]:
-    found = {}
-    for tap, scale in signature.scales.items():
-        usable = (scale != 0) & (scale[leader] != 0)
-        safe = torch.where(usable, scale[leader], torch.ones_like(scale))
-        found[tap] = torch.where(usable, scale / safe, torch.ones_like(scale))
-    return found
+def _factors(signature: Signature, leader: Tensor) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+    """By tap: each channel relative to its leader, and its scale, 1 where nothing entered."""
+    if not signature.scales:
+        return {}, {}
+    scales = torch.stack([*signature.scales.values()])
+    safe = torch.where(scales != 0, scales, 1.0)
+    leading = scales[:, leader]
+    factors = torch.where((scales != 0) & (leading != 0), scales / safe[:, leader], 1.0)
+    return dict(zip(signature.scales, factors, strict=True)), dict(zip(signature.scales, safe, strict=True))
 
 
 def _add_constants(
@@ -242,11 +261,7 @@ def _add_constants(
     Whoever reads a constant can scale it, of either sign and also where no other scale passes: only the pattern of its
     values over the points of a tap counts.
     """
-    if not bool(constant.any()):
-        return
-    for index, block in enumerate(signature.blocks):
-        signature.blocks[index] = torch.where(constant[:, None], torch.zeros_like(block), block)
-        signature.slack[index] = torch.where(constant, 1.0, signature.slack[index])
+    signature.stacks[:] = [stack.masked(constant) for stack in signature.stacks]
     for tap in graph.space_taps(space):
         points = [p for p in read if graph.taps[p] == tap]
         if not points:
@@ -257,6 +272,4 @@ def _add_constants(
         direction = values / torch.where(norm != 0, norm, torch.ones_like(norm))[:, None]
         absent = torch.ones_like(norm) if tap in graph.fixed_taps else torch.zeros_like(norm)
         signature.scales[tap] = torch.where(constant, norm, signature.scales.get(tap, absent))
-        signature.hashed.append(len(signature.blocks))
-        signature.blocks.append(direction)
-        signature.slack.append(torch.ones_like(norm))
+        signature.stacks.append(Stack(direction[None], None, True))

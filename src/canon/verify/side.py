@@ -9,7 +9,16 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from canon.describe import Coordinates, RowSketch, Signature, describe, sketch_rows
+from canon.describe import (
+    Coordinates,
+    Parameters,
+    Program,
+    RowSketch,
+    Signature,
+    describe,
+    program_of,
+    sketch_rows,
+)
 from canon.graph import ChannelGraph, LinearMap, Space
 
 ZERO: Final = 1e-12
@@ -34,6 +43,8 @@ class Side:
     def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
         self.graph, self.tensors = graph, tensors
         self.coordinates: dict[int, Coordinates] = {}
+        self._parameters = Parameters(graph, tensors)
+        self._programs: dict[int, Program] = {}
         self._version: dict[int, int] = {}
         self._taps: dict[int, frozenset[int]] = {}
         self._sketches: dict[int, tuple[tuple[int, ...], RowSketch]] = {}
@@ -58,11 +69,14 @@ class Side:
 
     def describe(self, space: Space, maps: tuple[int, ...]) -> Description:
         """Describe a space by some of its producers."""
-        signature = describe(space, self.graph, self.tensors, {index: self._sketch(index) for index in maps}, ZERO)
+        if space.id not in self._programs:
+            self._programs[space.id] = program_of(space, self.graph, self._parameters)
+        sketches = {index: self._sketch(index) for index in maps}
+        signature = describe(space, self.graph, self.tensors, sketches, ZERO, self._programs[space.id])
         scales = {tap: scale for tap, scale in signature.scales.items() if tap not in self.graph.fixed_taps}
-        blocks = [block for block in signature.blocks if block.shape[1]]
+        blocks = [stack.data.transpose(0, 1).flatten(1) for stack in signature.stacks]
         empty = torch.zeros(space.width, 0, dtype=torch.float64)
-        return Description(signature, torch.cat(blocks, dim=1) if blocks else empty, scales)
+        return Description(signature, torch.cat([empty, *blocks], dim=1), scales)
 
     def _versions(self, linear: LinearMap) -> tuple[int, ...]:
         return tuple(self._version.get(s.space, 0) for s in linear.columns or ())
@@ -78,7 +92,7 @@ class Side:
         versions = self._versions(linear)
         cached = self._sketches.get(index)
         if cached is None or cached[0] != versions:
-            cached = (versions, sketch_rows(linear, self.graph, self.tensors, self.coordinates, seed=index))
+            cached = (versions, sketch_rows(linear, self.graph, self.tensors, self.coordinates))
             self._sketches[index] = cached
         return cached[1]
 

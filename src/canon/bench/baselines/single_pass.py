@@ -80,7 +80,7 @@ class _Pass(ProbeRefinement):
 
     def _available(self, space: Space) -> dict[int, RowSketch]:
         maps = {producer.map: self.graph.maps[producer.map] for producer in space.producers}
-        return {i: sketch_rows(m, self.graph, self.tensors, self.coordinates, seed=i) for i, m in maps.items()}
+        return {i: sketch_rows(m, self.graph, self.tensors, self.coordinates) for i, m in maps.items()}
 
 
 def _decide(
