@@ -1,0 +1,61 @@
+"""`load_onnx`: an ONNX file as an ordinary module. The file may come from anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, fx, nn
+
+from canon.errors import CanonError, FileFormatError
+from canon.io.limits import Limits
+from canon.io.onnx.build import FAILURES, build
+from canon.io.onnx.parse import parse
+from canon.io.onnx.tensors import TensorReader
+
+
+def load_onnx(path: Path, limits: Limits) -> nn.Module:
+    """Read an ONNX model. No code of the file is run, and memory is bounded by the limits.
+
+    Args:
+        path: The file. Tensors may stand in other files of its folder.
+        limits: The most that it may ask for.
+
+    Returns:
+        A module of plain layers, in evaluation mode.
+
+    Raises:
+        FileFormatError: The file is damaged, hostile, or does not fit together.
+        UnsupportedModelError: It uses operators that Canon does not read.
+    """
+    if not path.is_file():
+        raise FileFormatError("no such file", where=str(path))
+    try:
+        return build(parse(path, limits), TensorReader(path, limits))
+    except CanonError as error:
+        if error.where is None:
+            error.where = str(path)
+        raise
+    except (*FAILURES, MemoryError, OSError, RecursionError) as error:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        raise FileFormatError(f"the file cannot be read as ONNX: {reason[0][:300]}", where=str(path)) from error
+
+
+def example_input(model: nn.Module, *, batch: int = 2, side: int = 32, seed: int = 0) -> tuple[Tensor, ...]:
+    """Random inputs of the shapes that a model read from an ONNX file takes.
+
+    Args:
+        model: What `load_onnx` gave.
+        batch: Size of the first axis where the file leaves it open.
+        side: Size of other axes that it leaves open.
+        seed: Of the random numbers.
+    """
+    if not isinstance(model, fx.GraphModule) or "inputs" not in model.meta:
+        raise FileFormatError("the model was not read from an ONNX file")
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _, dtype, shape in model.meta["inputs"]:
+        sizes = [s if isinstance(s, int) and s > 0 else side if i else batch for i, s in enumerate(shape)]
+        drawn = torch.randn(sizes, generator=generator)
+        found.append(drawn.to(dtype) if dtype.is_floating_point else torch.ones(sizes, dtype=dtype))
+    return tuple(found)

@@ -1,0 +1,22 @@
+"""One builder per ONNX operator, grouped by what they do."""
+
+from __future__ import annotations
+
+from canon.io.onnx.operators import (
+    activations,
+    arithmetic,
+    indexing,
+    layers,
+    pooling,
+    reducing,
+    resizing,
+    shaping,
+    sizes,
+    sources,
+)
+from canon.io.onnx.operators.registry import lookup, operator_names
+from canon.io.onnx.operators.sizes import TAKE_SIZES, on_sizes
+
+_GROUPS = (activations, arithmetic, indexing, layers, pooling, reducing, resizing, shaping, sizes, sources)
+
+__all__ = ["TAKE_SIZES", "lookup", "on_sizes", "operator_names"]
