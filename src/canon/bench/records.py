@@ -146,6 +146,15 @@ class Store:
         return self.packed
 
 
+def suites_in(folder: Path) -> tuple[str, ...]:
+    """The suites that have records in a folder."""
+    if not folder.is_dir():
+        raise BenchError("there is no such folder of records", where=str(folder))
+    packed = {path.stem for path in folder.glob("*.jsonl")}
+    loose = {path.parent.name for path in folder.glob("*/*.json")}
+    return tuple(sorted(packed | loose))
+
+
 def _read(path: Path) -> Record:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))

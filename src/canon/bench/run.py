@@ -51,6 +51,11 @@ class RunOptions:
     """Whether cases that failed are measured again."""
 
 
+def default_executor(jobs: int, address: str | None) -> str:
+    """Where to measure when nobody says: on the cluster that is named, in several processes, or here."""
+    return "ray" if address is not None else "processes" if jobs > 1 else "here"
+
+
 class Watcher(Protocol):
     """Is told how a run goes."""
 
@@ -214,7 +219,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cache", type=Path, default=CACHE, help="folder of the trained models")
     parser.add_argument("--data", type=Path, help="folder of the datasets, for all but digits")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
-    parser.add_argument("--executor", choices=EXECUTORS, help="default: processes where there are several jobs")
+    parser.add_argument(
+        "--executor",
+        choices=EXECUTORS,
+        help="default: processes where there are several jobs, ray where there is an address",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="cases beside each other")
     parser.add_argument("--address", help="of a Ray cluster; auto finds one on this machine")
     parser.add_argument("--minutes", type=float, help="begin nothing after this time; run again to go on")
@@ -225,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = RunOptions(
         out=chosen.out,
         setup=Setup(chosen.cache, chosen.data, chosen.device),
-        executor=chosen.executor or ("processes" if chosen.jobs > 1 else "here"),
+        executor=chosen.executor or default_executor(chosen.jobs, chosen.address),
         jobs=chosen.jobs,
         address=chosen.address,
         minutes=chosen.minutes,

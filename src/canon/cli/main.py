@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 
 from canon._version import __version__
 from canon.cli.attack import attack
+from canon.cli.bench import app as bench
 from canon.cli.demo import demo
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import inspect
@@ -91,6 +92,7 @@ app.command()(register)
 app.command()(verify)
 app.command()(demo)
 app.add_typer(watermark, name="watermark")
+app.add_typer(bench, name="bench")
 
 
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:

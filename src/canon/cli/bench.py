@@ -1,0 +1,161 @@
+"""`canon bench`: run suites, pack and export their records, and build the pages of results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.text import Text
+
+from canon.cli.console import Talker
+from canon.cli.options import AsJson, Device, parse_device
+
+if TYPE_CHECKING:
+    from canon.bench.records import Record
+
+app = typer.Typer(no_args_is_help=True, help="Run the benchmark's suites and build their pages.")
+
+RECORDS = Path("runs/bench/records")
+
+SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A suite's name, or the path of a TOML file.")]
+SuiteNames = Annotated[list[str] | None, typer.Argument(metavar="[SUITE]...", help="Suites; all that have records.")]
+OutFolder = Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the records.")]
+Records = Annotated[Path, typer.Option("--records", file_okay=False, help="Folder of the records.")]
+Cache = Annotated[Path, typer.Option("--cache", file_okay=False, help="Folder of the trained models.")]
+DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the datasets lie, for all but digits.")]
+ExecutorName = Annotated[
+    str | None,
+    typer.Option("--executor", help="here, processes or ray; default: processes where there are several jobs."),
+]
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Cases that are measured beside each other.")]
+Address = Annotated[str | None, typer.Option("--address", help="Of a Ray cluster; auto finds one on this machine.")]
+Minutes = Annotated[
+    float | None, typer.Option("--minutes", min=0, help="Begin nothing after this time; run again to go on.")
+]
+Only = Annotated[str | None, typer.Option("--only", help="Cases whose name matches this pattern.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Measure cases that failed again.")]
+
+
+@app.command("list")
+def list_suites(as_json: AsJson = False) -> None:
+    """List the suites, with the number of their cases and of the models they train."""
+    from canon.bench.suite import load_suite, suite_names, trainings_of
+
+    rows = []
+    for name in suite_names():
+        suite = load_suite(name)
+        rows.append((name, len(suite.cases), len(trainings_of(suite.cases)), suite.title))
+    document = [dict(zip(("suite", "cases", "models", "title"), row, strict=True)) for row in rows]
+    lines = [f"{name:18} {cases:4} cases {models:3} models  {title}" for name, cases, models, title in rows]
+    Talker(as_json).result(document, Text("\n".join(lines)))
+
+
+@app.command()
+def run(
+    suite: SuiteName,
+    out: OutFolder = RECORDS,
+    cache: Cache = Path("runs/bench/models"),
+    data: DataFolder = None,
+    device: Device = "cpu",
+    executor: ExecutorName = None,
+    jobs: Jobs = 1,
+    address: Address = None,
+    minutes: Minutes = None,
+    only: Only = None,
+    retry: Retry = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure the cases of SUITE that have no record yet, training the models they need.
+
+    A run can be stopped at any time and goes on where it was. Exit status: 0 all is well, 1 a case failed or did not
+    come out as it should, 3 some are still to do.
+    """
+    from canon.bench.lab import Setup
+    from canon.bench.run import RunOptions, default_executor, run_suite
+    from canon.bench.suite import load_suite
+
+    talker = Talker(as_json)
+    chosen = load_suite(suite).only(only)
+    options = RunOptions(
+        out=out,
+        setup=Setup(cache, data, str(parse_device(device))),
+        executor=executor or default_executor(jobs, address),
+        jobs=jobs,
+        address=address,
+        minutes=minutes,
+        retry=retry,
+    )
+    with Live(talker) as watcher:
+        summary = run_suite(chosen, options, watcher)
+    document = {
+        "suite": chosen.name,
+        "records": len(summary.records),
+        "bad": [record.case.name for record in summary.bad],
+        "left": summary.left,
+    }
+    lines = [f"{chosen.name}: {summary}"]
+    lines += [f"  {record.case.name}: {record.error or 'not as it should be'}" for record in summary.bad]
+    talker.result(document, Text("\n".join(lines)))
+    raise typer.Exit(summary.status)
+
+
+@app.command()
+def pack(suites: SuiteNames = None, records: Records = RECORDS) -> None:
+    """Put the records of each suite into one file, and remove the single ones."""
+    from canon.bench.records import Store, suites_in
+
+    for name in suites or suites_in(records):
+        store = Store.open(records, name)
+        path = store.pack()
+        print(f"{path}: {len(store.records)} records, {path.stat().st_size:,} bytes")
+
+
+class Live:
+    """A watcher for a person: a bar with the time left on a terminal, lines elsewhere."""
+
+    def __init__(self, talker: Talker) -> None:
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]}"),
+        )
+        self._talker = talker
+        self._bar = Progress(*columns, console=talker.err, transient=True)
+        self._shown = talker.err.is_terminal and not talker.as_json
+        self._task: TaskID | None = None
+        self._total = 0
+
+    def __enter__(self) -> Live:
+        if self._shown:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._bar.stop()
+
+    def phase(self, name: str, total: int) -> None:
+        """A phase begins."""
+        self._total = total
+        if self._shown:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(name, total=total, left="")
+        else:
+            self._talker.note(f"{name}: {total} to do")
+
+    def step(self, record: Record, left: int, seconds_left: float) -> None:
+        """One more is done."""
+        from canon.bench.run import line, spell
+
+        if not self._shown:
+            done = self._total - left
+            self._talker.note(f"{done}/{self._total}  {line(record)}, {spell(seconds_left)} left")
+            return
+        assert self._task is not None, "a step belongs to a phase"
+        self._bar.update(self._task, advance=1, left=f"{spell(seconds_left)} left")
+        if record.outcome != "done" or not record.good:
+            self._talker.note(line(record))
