@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from canon.api import recover as recover
     from canon.attacks import attack as attack
     from canon.graph import trace as trace
+    from canon.io import load as load
+    from canon.io import save as save
     from canon.verify import LayoutKey as LayoutKey
     from canon.verify import align as align
     from canon.verify import register as register
@@ -32,11 +34,13 @@ _HOMES = {
     "LayoutKey": "canon.verify",
     "judge": "canon.api",
     "JudgeOptions": "canon.api",
+    "load": "canon.io",
+    "save": "canon.io",
 }
 
 __all__ = [
     "__version__", "trace", "attack", "recover", "certify", "align", "register", "LayoutKey", "judge", "JudgeOptions",
-    "watermarks",
+    "load", "save", "watermarks",
 ]  # fmt: skip
 
 

@@ -122,7 +122,7 @@ class _Builder:
             elif stored.shape != tensor.shape:
                 raise damaged(f"the tensor '{path}.{name}' has another shape than its layer", self.where)
             elif isinstance(tensor, nn.Parameter):
-                layer._parameters[name] = stored if isinstance(stored, nn.Parameter) else nn.Parameter(stored, False)
+                layer._parameters[name] = stored if isinstance(stored, nn.Parameter) else nn.Parameter(stored)
             else:
                 layer._buffers[name] = stored.detach()
         parent, _, leaf = path.rpartition(".")

@@ -119,4 +119,4 @@ class _Tensors:
         if count and (last >= flat.numel() or count > flat.numel()):
             raise damaged(f"the tensor '{name}' reaches beyond its record", self.where)
         value = flat.as_strided(shape, strides, offset).contiguous() if count else torch.empty(shape, dtype=dtype)
-        return nn.Parameter(value, requires_grad=False) if parameter and value.is_floating_point() else value
+        return nn.Parameter(value) if parameter and value.is_floating_point() else value

@@ -1,0 +1,91 @@
+"""Architectures that a user names, and weights put into them: as wide as the weights are."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from canon.errors import FileFormatError, ZooError
+from canon.graph.tensors import tensor_names
+from canon.rewrite import replace_tensors, resize_kernels
+
+FACTORY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""`package.module:factory`."""
+
+_ARCH_HINT: Final = "Check the architecture (--arch)"
+
+
+def is_factory(name: str) -> bool:
+    """Whether a name is a Python function rather than an architecture of the zoo."""
+    return FACTORY.fullmatch(name) is not None and not name.startswith("timm:")
+
+
+def build_architecture(name: str) -> nn.Module:
+    """An untrained model: a torchvision or timm name, or `package.module:factory`, which is imported and called.
+
+    Importing runs code, so a factory may come from the user alone and never from a file.
+    """
+    from canon import zoo
+
+    if not is_factory(name):
+        return zoo.model(name)
+    module, _, path = name.partition(":")
+    try:
+        value: Any = importlib.import_module(module)
+        for part in path.split("."):
+            value = getattr(value, part)
+        model = value()
+    except Exception as error:  # the user's own code may raise anything
+        raise ZooError(
+            f"the factory failed: {type(error).__name__}: {error}",
+            where=name,
+            hint="It must be importable from here and take no arguments",
+        ) from error
+    if not isinstance(model, nn.Module):
+        raise ZooError(f"the factory made a {type(model).__name__}, not a torch.nn.Module", where=name)
+    return model.eval()
+
+
+def with_tensors(model: nn.Module, state: Mapping[str, Tensor], where: str) -> nn.Module:
+    """A copy of a model with these weights, as wide as they are.
+
+    Raises:
+        FileFormatError: The weights belong to another architecture.
+    """
+    tensors, aliases = tensor_names(model)
+    unknown = [name for name in state if name not in aliases]
+    given = {aliases[name] for name in state if name in aliases}
+    saved = {aliases[name] for name in model.state_dict() if name in aliases}
+    missing = [name for name in tensors if name in saved - given and not name.endswith("num_batches_tracked")]
+    if unknown or missing:
+        what = (
+            f"lacks '{missing[0]}'" if missing else f"holds '{unknown[0]:.120}', which the architecture does not have"
+        )
+        raise FileFormatError(
+            f"the weights belong to another architecture: the file {what}", where=where, hint=_ARCH_HINT
+        )
+    changed, rings = {}, {}
+    for name, value in state.items():
+        if aliases[name] != name and aliases[name] in state:
+            continue
+        old = tensors[aliases[name]]
+        if value.ndim != old.ndim or value.is_floating_point() != old.is_floating_point() or value.is_complex():
+            raise FileFormatError(f"the tensor '{name}' does not fit the architecture", where=where, hint=_ARCH_HINT)
+        changed[aliases[name]] = value
+        if value.ndim > 2 and value.shape[2:] != old.shape[2:]:
+            rings[aliases[name]] = _rings(name, value, old, where)
+    result = replace_tensors(model, changed)
+    resize_kernels(result, rings)
+    return result
+
+
+def _rings(name: str, value: Tensor, old: Tensor, where: str) -> int:
+    """How many rings a kernel has grown by; it grows alike on every side."""
+    grown = {new - before for new, before in zip(value.shape[2:], old.shape[2:], strict=True)}
+    if len(grown) != 1 or (count := grown.pop()) % 2:
+        raise FileFormatError(f"the kernel of '{name}' does not fit the architecture", where=where, hint=_ARCH_HINT)
+    return count // 2

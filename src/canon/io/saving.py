@@ -1,0 +1,80 @@
+"""`save`: a model to a file, in the format that the file's name asks for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon._files import OutputError, atomic_path
+from canon._safetensors import write_safetensors
+from canon._version import __version__
+from canon.io.architecture import is_factory
+from canon.io.loading import METADATA
+from canon.io.program import save_program
+
+WRITABLE: Final = (".safetensors", ".pt", ".pth", ".pt2", ".onnx")
+"""Endings of the files that can be written."""
+
+_NEEDS_EXAMPLE: Final = (".pt2", ".onnx")
+
+
+def save(
+    model: nn.Module,
+    path: str | Path,
+    *,
+    example: Tensor | tuple[Any, ...] | None = None,
+    architecture: str | None = None,
+    force: bool = False,
+) -> None:
+    """Write a model, whole or not at all.
+
+    Args:
+        model: The model, in evaluation mode.
+        path: Where to. The ending chooses the format: weights alone (.safetensors, .pt, .pth), or weights with the
+            forward pass (.pt2, .onnx).
+        example: An input tensor or tuple of inputs; needed for formats that hold the forward pass.
+        architecture: Name of a public architecture, noted in a safetensors file so that `load` need not be told.
+        force: Replace a file that exists.
+
+    Raises:
+        OutputError: The file cannot be written there, or not in that format.
+    """
+    target = Path(path)
+    check_format(target)
+    inputs = example if isinstance(example, tuple) or example is None else (example,)
+    if inputs is None and target.suffix in _NEEDS_EXAMPLE:
+        raise OutputError("this format needs an example input", where=str(target), hint="Give example=...")
+    with atomic_path(target, force=force) as place:
+        if target.suffix == ".safetensors":
+            write_safetensors(place, model.state_dict(), _metadata(architecture))
+        elif target.suffix in (".pt", ".pth"):
+            torch.save({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}, place)
+        elif target.suffix == ".pt2":
+            assert inputs is not None, "checked above"
+            save_program(model, inputs, place)
+        else:
+            from canon.io.onnx import save_onnx
+
+            save_onnx(model, inputs, place)
+
+
+def check_format(target: Path) -> None:
+    """Raise `OutputError` unless a file of this name can be written; call it before the long work."""
+    if target.suffix not in WRITABLE:
+        raise OutputError(
+            f"'{target.suffix}' is no format that Canon writes",
+            where=str(target),
+            hint=f"Let the name end in {', '.join(WRITABLE)}",
+        )
+
+
+def _metadata(architecture: str | None) -> dict[str, str]:
+    """What a file says about itself. A factory is the user's own business and is not written down."""
+    note: dict[str, Any] = {"format": "canon-model", "version": 1, "canon": __version__}
+    if architecture is not None and not is_factory(architecture):
+        note["architecture"] = architecture
+    return {METADATA: json.dumps(note), "format": "pt"}
