@@ -1,7 +1,7 @@
 """Norms folded into the layers before them, in an ONNX graph, as inference engines want it.
 
-`γ (Wx + b − mean) / √(var + ε) + β` is `(aW) x + β + a (b − mean)` with `a = γ / √(var + ε)`. A norm that does not stand
-directly behind a convolution or linear layer stays.
+`γ (Wx + b − mean) / √(var + ε) + β` is `(aW) x + β + a (b − mean)` with `a = γ / √(var + ε)`. A norm that does not
+stand directly behind a convolution or linear layer stays.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _foldable(layer: Any, norm: Any, uses: Counter[str], tensors: dict[str, Any]
     plain = {"transB": 1, "transA": 0, "alpha": 1.0, "beta": 1.0}
     if layer.op_type == "Gemm":
         given = {name: (a.f if name in ("alpha", "beta") else a.i) for name, a in settings.items()}
-        if {**{"transB": 0, "transA": 0, "alpha": 1.0, "beta": 1.0}, **given} != plain:
+        if {"transB": 0, "transA": 0, "alpha": 1.0, "beta": 1.0, **given} != plain:
             return False
     own = layer.input[1:]
     return all(name in tensors and uses[name] == 1 for name in own) and all(n in tensors for n in norm.input[1:5])
