@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo lint format bench clean
+.PHONY: help install test demo docs lint format bench clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,9 @@ test: $(STAMP) ## Run the tests and the examples in the docstrings
 
 demo: $(STAMP) ## Watermark a network, hide it, bring it back, and prove it
 	$(BIN)/canon demo
+
+docs: $(STAMP) ## Build the documentation in build/docs, warnings as errors
+	$(BIN)/mkdocs build --quiet --strict --site-dir build/docs
 
 lint: $(STAMP) ## Check style, types and the order of the layers
 	$(BIN)/ruff check .

@@ -66,8 +66,8 @@ _AMBIGUOUS = (
 )
 
 _ORDER = (
-    "Channels can be put in another order and scale without leaving a trace in the model itself. Only a comparison with "
-    "the owner's model or layout key shows that."
+    "Channels can be put in another order and scale without leaving a trace in the model itself. Only a comparison "
+    "with the owner's model or layout key shows that."
 )
 
 
