@@ -1,0 +1,108 @@
+"""What the pages of all suites share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from canon.bench.records import Record
+from canon.bench.tables.document import Items, Paragraph
+
+ATTACKS: Final = {
+    "nso_zero": "zero",
+    "nso_clique": "clique",
+    "nso_split": "split",
+    "mix-opseq": "mix-opseq",
+    "mix-opseq-per-merge-group": "mix-opseq (per merge group)",
+}
+"""The paper's order and its names for the heads of columns."""
+
+UNMEASURED: Final = "·"
+"""A cell without a record."""
+
+
+def distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in the order of its first appearance."""
+    return list(dict.fromkeys(values))
+
+
+def by(records: Iterable[Record], **wanted: object) -> list[Record]:
+    """The records whose case has these values."""
+    return [r for r in records if all(getattr(r.case, name) == value for name, value in wanted.items())]
+
+
+def values_of(records: Iterable[Record], metric: str) -> list[Any]:
+    """A metric's values where it was measured."""
+    return [r.metrics[metric] for r in records if r.metrics.get(metric) is not None]
+
+
+def attacks_of(records: Sequence[Record]) -> list[str]:
+    """The attacks that there are records of, in the paper's order."""
+    present = {getattr(record.case, "attack", None) for record in records}
+    return [attack for attack in ATTACKS if attack in present]
+
+
+def one(records: Sequence[Record], **wanted: object) -> Record | None:
+    """The record whose case has these values, if there is one."""
+    found = by(records, **wanted)
+    return found[0] if found else None
+
+
+def unmeasured(record: Record | None) -> str | None:
+    """What a cell says in place of figures: not run, refused or failed; None where there are figures."""
+    if record is None:
+        return UNMEASURED
+    return None if record.outcome == "done" else f"**{record.outcome}**"
+
+
+def all_of(records: Sequence[Record], metric: str, wanted: object) -> str:
+    """How many records have this value of a metric, of how many.
+
+    >>> all_of([], "tier1_passed", True)
+    '0/0'
+    """
+    found = values_of(records, metric)
+    return f"{sum(value == wanted for value in found)}/{len(found)}"
+
+
+def worst(records: Sequence[Record], metric: str) -> str:
+    """The largest value of a metric."""
+    found = values_of(records, metric)
+    return f"{max(found):.2g}" if found else UNMEASURED
+
+
+def outcomes(records: Sequence[Record], expected: int) -> Paragraph:
+    """How many cases were measured, and how many came out as they should."""
+    done = [record for record in records if record.outcome == "done"]
+    parts = [f"{len(records)} of {expected} cases have a record"]
+    for outcome in ("refused", "failed"):
+        number = sum(record.outcome == outcome for record in records)
+        if number:
+            parts.append(f"{number} {outcome}")
+    judged = [record for record in done if "good" in record.metrics]
+    if judged:
+        parts.append(f"{sum(record.good for record in judged)} of {len(judged)} measured ones came out as they should")
+    return Paragraph("; ".join(parts) + ".")
+
+
+def machines(records: Sequence[Record]) -> Paragraph:
+    """What the records were made with."""
+    found = Counter(
+        f"{e['device']} ({e['machine']}; Canon {e['canon']}, torch {e['torch']}, Python {e['python']})"
+        for e in (record.environment for record in records)
+        if e
+    )
+    told = [machine if len(found) == 1 else f"{machine}: {count} records" for machine, count in found.most_common()]
+    return Paragraph(f"Measured on {'; '.join(told)}." if told else "Measured nowhere yet.")
+
+
+def complaints(records: Sequence[Record], reason: Any) -> Items | None:
+    """One line for every record that is refused, failed, or not as it should be."""
+    lines = []
+    for record in records:
+        if record.outcome != "done":
+            lines.append(f"`{record.case.name}` {record.outcome}: {record.error}")
+        elif not record.good:
+            lines.append(f"`{record.case.name}`: {reason(record)}")
+    return Items(tuple(lines)) if lines else None

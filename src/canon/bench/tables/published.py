@@ -1,0 +1,29 @@
+"""The paper's tables as they were published."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from importlib.resources import files
+from typing import Any
+
+Published = dict[str, Any]
+
+
+@functools.cache
+def _tables() -> dict[str, list[Published]]:
+    text = (files("canon.bench") / "paper_tables.toml").read_text(encoding="utf-8")
+    found: dict[str, list[Published]] = tomllib.loads(text)
+    return found
+
+
+def published(kind: str, **wanted: object) -> Published | None:
+    """The row of the paper that agrees with all that is wanted.
+
+    >>> published("recovery", dataset="mnist", model="resnet18", scheme="riga21", ratio=0.2, camouflage=True)["clean"]
+    0.9766
+    """
+    for row in _tables()[kind]:
+        if all(row.get(name) == value for name, value in wanted.items()):
+            return row
+    return None

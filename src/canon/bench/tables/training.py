@@ -1,0 +1,61 @@
+"""What training found: accuracy and similarity of every scheme on every architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from canon.bench.cases import TWIN
+from canon.bench.records import Record
+from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, one, unmeasured
+from canon.bench.tables.document import Block, Heading, Paragraph, Table
+
+HEAD: Final = (
+    "watermark", "similarity", "bits", "accuracy", "minus the twin's", "wrong key", "key on the twin", "layers",
+    "epochs", "seconds", "trained on",
+)  # fmt: skip
+
+
+def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
+    """One table per architecture."""
+    yield Paragraph(
+        "Accuracy is that of the shipped model on the test images; the twin is the same model trained in the same way "
+        "without a mark. A wrong key is another key of the same scheme."
+    )
+    for model in distinct(record.case.model for record in records):
+        part = by(records, model=model)
+        twin = one(part, scheme=TWIN)
+        yield Heading(model)
+        if twin is not None and twin.outcome == "done":
+            found = twin.metrics
+            yield Paragraph(f"The twin's accuracy is {found['accuracy']:.4f} after {found['epochs']} epochs.")
+        yield Table.of(
+            HEAD,
+            [_row(record) for record in part if record.case.scheme != TWIN],
+        )
+    failed = complaints(records, lambda _record: "")
+    if failed is not None:
+        yield Heading("What failed")
+        yield failed
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    missing = unmeasured(record)
+    if missing is not None:
+        return (record.case.scheme, missing, *[UNMEASURED] * 9)
+    found = record.metrics
+    accuracy, twin = found["accuracy"], found["twin_accuracy"]
+    assert isinstance(accuracy, float) and isinstance(twin, float), "accuracies are numbers"  # noqa: PT018
+    return (
+        record.case.scheme,
+        f"{found['similarity']:.4f}",
+        f"{found['matched']}/{found['total']}",
+        f"{accuracy:.4f}",
+        f"{accuracy - twin:+.4f}",
+        f"{found['wrong_key_similarity']:.4f}",
+        f"{found['twin_similarity']:.4f}",
+        f"{found['layers']}",
+        f"{found['epochs']}",
+        f"{record.seconds['training']:.0f}",
+        f"{found['trained_on']}",
+    )
