@@ -96,21 +96,31 @@ def foldable_norms(
     model: nn.Module, graph: ChannelGraph, example: Tensor | tuple[Any, ...]
 ) -> tuple[FoldableNorm, ...]:
     """The norms of a traced model that `fold_norms` would fold, in execution order."""
-    makers = _makers(graph)
-    readers = _readers(graph)
-    used = _uses(graph)
+    found = norms_behind_layers(model, graph)
+    called = _called(model, example, found) if found else Counter()
+    return tuple(n for n in found if called[n.norm] == 1 and called[n.layer] == 1)
+
+
+def norms_behind_layers(model: nn.Module, graph: ChannelGraph) -> tuple[FoldableNorm, ...]:
+    """As `foldable_norms`, whether the forward pass calls layer and norm themselves or only uses their tensors."""
+    makers, readers, used = _makers(graph), _readers(graph), _uses(graph)
+    modules = dict(model.named_modules())
+    registered = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
+    roles = {"weight": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
     found = []
     for node, stages in _stages(graph, "norm").items():
-        stage = stages[0]
+        params = stages[0].params
         layer = makers.get(tuple((s.inputs[0], s.offset, s.repeat) for s in stages))
-        norm = stage.params["mean"].rpartition(".")[0]
+        norm = params["mean"].rpartition(".")[0]
         if layer is None or any(readers[s.inputs[0]] != {node} for s in stages):
             continue
-        names = [*stage.params.values(), f"{layer}.weight", f"{layer}.bias"]
-        if all(used[name] <= 1 for name in names) and _plain(model, layer, norm, stage.params):
-            found.append(FoldableNorm(norm, layer, f"{layer}.bias" in graph.aliases, "weight" in stage.params))
-    called = _called(model, example, found)
-    return tuple(n for n in found if called[n.norm] == 1 and called[n.layer] == 1)
+        first, second = modules.get(layer), modules.get(norm)
+        once = all(used[name] <= 1 for name in (*params.values(), f"{layer}.weight", f"{layer}.bias"))
+        once &= registered[id(first)] == registered[id(second)] == 1
+        own = all(name == f"{norm}.{roles[role]}" for role, name in params.items())
+        if once and own and type(first) in LAYERS and type(second) in NORMS:
+            found.append(FoldableNorm(norm, layer, f"{layer}.bias" in graph.aliases, "weight" in params))
+    return tuple(found)
 
 
 Maker = tuple[tuple[int, int, int], ...]
@@ -157,19 +167,6 @@ def _uses(graph: ChannelGraph) -> Counter[str]:
     for space in graph.spaces:
         found |= {(stage.node, name) for stage in space.stages for name in stage.params.values()}
     return Counter(name for _, name in found)
-
-
-def _plain(model: nn.Module, layer: str, norm: str, params: Mapping[str, str]) -> bool:
-    """Whether both are ordinary layers of torch with their own tensors, registered once."""
-    names = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
-    try:
-        first, second = model.get_submodule(layer), model.get_submodule(norm)
-    except AttributeError:
-        return False
-    roles = {"weight": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
-    own = all(name == f"{norm}.{roles[role]}" for role, name in params.items())
-    kinds = type(first) in LAYERS and type(second) in NORMS
-    return own and kinds and names[id(first)] == names[id(second)] == 1
 
 
 def _called(model: nn.Module, example: Tensor | tuple[Any, ...], norms: Sequence[FoldableNorm]) -> Counter[str]:

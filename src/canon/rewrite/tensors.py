@@ -39,19 +39,15 @@ def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites
 
 def rewrite_rows(tensor: Tensor, segments: Sequence[Segment], rewrites: Rewrites, axis: int) -> Tensor:
     """Rows move and take their gain."""
-    index, gains, scaled = [], [], False
+    index, gains = [], []
     for segment in segments:
         rewrite = rewrites.get(segment.space)
-        width = segment.length // segment.repeat
-        source = torch.arange(width) if rewrite is None else rewrite.source
-        inner = torch.arange(segment.repeat)
-        index.append((source[:, None] * segment.repeat + inner).flatten() + segment.offset)
+        source = torch.arange(segment.length // segment.repeat) if rewrite is None else rewrite.source
+        index.append(_entries(source, segment.repeat) + segment.offset)
         gain = None if rewrite is None else rewrite.gain(segment.tap)
-        scaled = scaled or gain is not None
-        gain = torch.ones(source.numel(), dtype=torch.float64) if gain is None else gain
-        gains.append(gain.repeat_interleave(segment.repeat))
+        gains.append(_gain(gain, source.numel(), segment.repeat))
     picked = tensor.index_select(axis, torch.cat(index).to(tensor.device))
-    return scale_axis(picked, torch.cat(gains) if scaled else None, axis)
+    return scale_axis(picked, _side_by_side(gains), axis)
 
 
 def column_transform(linear: LinearMap, rewrites: Rewrites) -> ChannelTransform:
@@ -75,51 +71,76 @@ def rewrite_columns(weight: Tensor, linear: LinearMap, rewrites: Rewrites) -> Te
 
 
 def rewrite_stages(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
-    """Per-channel parameters. One tensor may belong to several spaces, side by side."""
-    pieces: dict[str, dict[int, tuple[int, Tensor]]] = defaultdict(dict)
-    axes: dict[str, int] = {}
-    touched: set[str] = set()
+    """Per-channel parameters. One tensor may belong to several spaces, side by side; it is written once."""
+    changed: dict[str, Tensor] = {}
+    for stretches in _layers(graph):
+        if not any(stage.space in rewrites for stage in stretches):
+            continue
+        stage = stretches[0]
+        given = {role: tensors[name] for role, name in stage.params.items()}
+        written = _rewrite_layer(stretches, given, graph, rewrites)
+        changed.update({stage.params[role]: tensor for role, tensor in written.items()})
+    return changed
+
+
+def _layers(graph: ChannelGraph) -> list[list[Stage]]:
+    """The stages that hold parameters, each with its stretches in all spaces, in order; once if it is called twice."""
+    found: dict[tuple[str, ...], dict[int, Stage]] = defaultdict(dict)
     for space in graph.spaces:
-        rewrite = rewrites.get(space.id)
         for stage in space.stages:
-            if not stage.params:
-                continue
-            names = set(stage.params.values())
-            if rewrite is not None:
-                touched |= names
-            if all(stage.offset in pieces[name] for name in names):
-                continue  # a layer that is called twice
-            length = space.width * stage.repeat
-            slices = {
-                role: tensors[name].narrow(stage.axis, stage.offset, length) for role, name in stage.params.items()
-            }
-            if rewrite is not None:
-                slices = rewrite_stage(stage, slices, rewrite, graph.taps)
-            for role, name in stage.params.items():
-                pieces[name][stage.offset] = (stage.offset, slices[role])
-                axes[name] = stage.axis
-    return {
-        name: torch.cat([p for _, p in sorted(pieces[name].values(), key=lambda x: x[0])], axes[name])
-        for name in touched
-    }
+            if stage.params:
+                found[stage.kind, *stage.params.values()].setdefault(stage.offset, stage)
+    return [[stretches[offset] for offset in sorted(stretches)] for stretches in found.values()]
 
 
-def rewrite_stage(
-    stage: Stage, slices: Mapping[str, Tensor], rewrite: SpaceRewrite, taps: Mapping[int, int]
+def _rewrite_layer(
+    stretches: Sequence[Stage], given: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites
 ) -> dict[str, Tensor]:
-    """One stage's parameters, restricted to one space."""
-    picked = {role: gather_axis(tensor, rewrite.source, stage.axis, stage.repeat) for role, tensor in slices.items()}
-    gain_in = rewrite.gain(taps[stage.inputs[0]])
-    gain_out = rewrite.gain(taps[stage.output])
+    """One layer's parameters over all the spaces that it belongs to."""
+    stage, index, before, after = stretches[0], [], [], []
+    for stretch in stretches:
+        rewrite = rewrites.get(stretch.space)
+        source = torch.arange(graph.spaces[stretch.space].width) if rewrite is None else rewrite.source
+        gains = [None, None]
+        if rewrite is not None:
+            gains = [rewrite.gain(graph.taps[stretch.inputs[0]]), rewrite.gain(graph.taps[stretch.output])]
+        index.append(_entries(source, stretch.repeat) + stretch.offset)
+        before.append(_gain(gains[0], source.numel(), stretch.repeat))
+        after.append(_gain(gains[1], source.numel(), stretch.repeat))
+    picked = {role: gather_axis(t, torch.cat(index), _axis(stage, role)) for role, t in given.items()}
+    gain_in, gain_out = _side_by_side(before), _side_by_side(after)
     if stage.kind == "norm":
         return _norm(stage, picked, gain_in, gain_out)
     if stage.kind in ("depthwise", "scale"):
-        ratio = _ratio(gain_out, gain_in)
-        picked["weight"] = scale_axis(picked["weight"], ratio, stage.axis, stage.repeat)
+        picked["weight"] = scale_axis(picked["weight"], _ratio(gain_out, gain_in), stage.axis)
     if stage.kind in ("depthwise", "shift") and "bias" in picked:
-        axis = stage.axis if stage.kind == "shift" else 0
-        picked["bias"] = scale_axis(picked["bias"], gain_out, axis, stage.repeat)
+        picked["bias"] = scale_axis(picked["bias"], gain_out, _axis(stage, "bias"))
     return picked
+
+
+def _axis(stage: Stage, role: str) -> int:
+    """The channel axis of a parameter."""
+    return 0 if stage.kind != "shift" and role == "bias" else stage.axis
+
+
+def _entries(channels: Tensor, repeat: int) -> Tensor:
+    """The entries of an axis that belong to channels."""
+    return channels if repeat == 1 else (channels[:, None] * repeat + torch.arange(repeat)).flatten()
+
+
+Gain = tuple[Tensor | None, int]
+"""Factors along a stretch of an axis, and its length; None: all are 1."""
+
+
+def _gain(gain: Tensor | None, channels: int, repeat: int) -> Gain:
+    wide = gain if gain is None or repeat == 1 else gain.repeat_interleave(repeat)
+    return wide, channels * repeat
+
+
+def _side_by_side(gains: Sequence[Gain]) -> Tensor | None:
+    if all(gain is None for gain, _ in gains):
+        return None
+    return torch.cat([torch.ones(n, dtype=torch.float64) if gain is None else gain for gain, n in gains])
 
 
 def _norm(
@@ -128,9 +149,6 @@ def _norm(
     if gain_in is None and gain_out is None:
         return picked
     assert {"weight", "bias"} <= set(picked), "taps around a plain norm are fixed"
-    if stage.repeat > 1:
-        gain_in = None if gain_in is None else gain_in.repeat_interleave(stage.repeat)
-        gain_out = None if gain_out is None else gain_out.repeat_interleave(stage.repeat)
     weight, bias, mean, var = rescale_norm(
         picked["weight"], picked["bias"], picked["mean"], picked["var"], stage.eps, gain_in, gain_out
     )

@@ -43,18 +43,38 @@ def restore_norms(model: nn.Module, norms: Iterable[FoldableNorm]) -> nn.Module:
         if node.op == "call_module":
             nodes[str(node.target)].append(node)
     fresh: dict[str, nn.Module] = {}
+    norms = tuple(norms)
+    _check_names([*nodes, *(str(n.target) for n in graph.nodes if n.op == "get_attr"), *(pair.norm for pair in norms)])
     for pair in norms:
         if len(nodes[pair.layer]) != 1:
             raise UnsupportedModelError(
                 "a norm cannot be put back behind a layer that is not called once", where=pair.layer
             )
+        if not isinstance(_found(root, pair.norm), nn.Identity | None):
+            raise UnsupportedModelError("another layer stands where a norm belongs", where=pair.norm)
         fresh[pair.norm] = _norm_behind(root.get_submodule(pair.layer), pair)
         node = nodes[pair.layer][0]
         if not any(user.op == "call_module" and user.target == pair.norm for user in node.users):
             _insert_behind(graph, node, pair.norm)
     for name, norm in fresh.items():
         _place(root, name, norm)
-    return _with_all_layers(fx.GraphModule(root, graph, type(model).__name__), root).eval()
+    return _with_all_layers(fx.GraphModule(root, graph), root).eval()
+
+
+def _check_names(names: Iterable[str]) -> None:
+    """A graph module writes a program that holds these names, and they may come from anybody's file."""
+    for name in names:
+        if not all(part.isascii() and part.replace("_", "a").isalnum() for part in name.split(".")):
+            raise UnsupportedModelError(
+                "the name holds characters other than letters, digits, underscores and dots", where=name[:80]
+            )
+
+
+def _found(root: nn.Module, name: str) -> nn.Module | None:
+    try:
+        return root.get_submodule(name)
+    except AttributeError:
+        return None
 
 
 def _norm_behind(module: nn.Module, pair: FoldableNorm) -> nn.Module:
@@ -93,9 +113,7 @@ def _place(root: nn.Module, name: str, module: nn.Module) -> None:
 def _with_all_layers(result: fx.GraphModule, root: nn.Module) -> fx.GraphModule:
     """A graph module holds what its graph calls; layers beside it (auxiliary heads) belong to the model as well."""
     for name, module in root.named_modules():
-        if name and not list(module.children()) and list(module.parameters(recurse=False)):
-            try:
-                result.get_submodule(name)
-            except AttributeError:
-                result.add_submodule(name, module)
+        weighted = not list(module.children()) and list(module.parameters(recurse=False))
+        if name and weighted and _found(result, name) is None:
+            result.add_submodule(name, module)
     return result

@@ -87,6 +87,9 @@ class Certificate:
     canonical: bool = False
     """Whether redundancy of their own was removed from both models before they were compared."""
 
+    folded: bool = False
+    """Whether norms were folded into the layers of both models before they were compared."""
+
     @property
     def passed(self) -> bool:
         """Whether every layer passed."""

@@ -29,6 +29,12 @@ from canon.verify.verdict import Findings, Inconclusive, Proved, Refuted, Verdic
 FORMAT: Final = "canon-evidence"
 VERSION: Final = 1
 
+FROM_OWNER: Final = (
+    "where norms stood",
+    "per channel, the scale and sign that rows in front of those norms are brought to for reading a watermark",
+)
+"""What is taken from the owner's side because norms were folded away, beside order and scale of channels."""
+
 Document = dict[str, Any]
 
 
@@ -59,6 +65,7 @@ def write_evidence(
         "verdict": _verdict(verdict),
         "inputs": {role: dict(names) for role, names in inputs.items()},
         "options": dict(options),
+        "form": _form(findings),
         "alignment": None if findings.alignment is None else _alignment(findings.alignment),
         "certificate": None if findings.certificate is None else _certificate(findings.certificate),
         "watermark": _watermark(findings),
@@ -124,6 +131,18 @@ def _verdict(verdict: Verdict) -> Document:
     return {"kind": kind, "tier": verdict.tier if isinstance(verdict, Proved) else None, "reason": verdict.reason}
 
 
+def _form(findings: Findings) -> Document:
+    """Whether norms were folded, what of the reference went into the suspect because of that, and what it rules out."""
+    form = findings.form
+    return {
+        "kind": "folded" if form.changed else "given",
+        "restored": [{"norm": pair.norm, "layer": pair.layer} for pair in form.restored],
+        "folded": [{"norm": pair.norm, "layer": pair.layer} for pair in form.folded],
+        "from_owner": list(FROM_OWNER) if form.restored else [],
+        "watermark_not_read": findings.refused,
+    }
+
+
 def _alignment(alignment: Alignment) -> Document:
     return {
         "established": alignment.established,
@@ -141,6 +160,7 @@ def _certificate(certificate: Certificate) -> Document:
         "match_frac": certificate.match_frac,
         "matching": certificate.matching,
         "canonical": certificate.canonical,
+        "folded": certificate.folded,
         "layers": [asdict(layer) for layer in certificate.layers],
         "parameters": dict(certificate.parameters),
         "sweep": [asdict(row) for row in certificate.sweep()],
@@ -182,6 +202,10 @@ def _check_figures(document: Document) -> None:
         given = mark["tier2"]
         tier2 = Tier2(given["clean"], given["attacked"], given["recovered"], given["fraction"], given["slack"])
         _agree("Tier 2", given["passed"], tier2.passed)
+    form = document["form"]
+    _agree("form", form["kind"] == "folded", bool(form["restored"] or form["folded"]))
+    if form["watermark_not_read"] is not None:
+        _agree("watermark", mark is not None, False)
     if verdict["kind"] == "proved":
         shown = mark is None or mark["p_value"] <= mark["alpha"]
         if verdict["tier"] == 1:

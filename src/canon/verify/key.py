@@ -22,8 +22,10 @@ from canon._safetensors import read_key, write_safetensors
 from canon._version import __version__
 from canon.errors import KeyFileError, VerificationError
 from canon.graph.tensors import tensor_names
+from canon.rewrite import FoldableNorm
 from canon.verify.architecture import Architecture
 from canon.verify.digest import model_digest
+from canon.verify.forms import norms_of
 from canon.verify.layout import Layout, Step, layout_of
 from canon.verify.projection import project
 
@@ -50,6 +52,9 @@ class LayoutKey:
     canon: str = __version__
     """Version that made it."""
 
+    norms: tuple[FoldableNorm, ...] = ()
+    """The norms that may have been folded away in a suspect, by name alone."""
+
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the key file; an existing one is replaced only with `force`."""
         steps = self.layout.steps
@@ -62,6 +67,7 @@ class LayoutKey:
             "wiring": self.layout.architecture.wiring,
             "numbers": self.layout.numbers,
             "stream": _stream(),
+            "norms": [[pair.norm, pair.layer, int(pair.bias)] for pair in self.norms],
             "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
         }
         tensors = {
@@ -106,7 +112,8 @@ def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: in
     elif not 1 <= numbers <= 1024:
         raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
     steps = tuple(_shrink(step, numbers, index) for index, step in enumerate(whole.steps))
-    return LayoutKey(Layout(whole.architecture, steps, numbers), model_digest(model))
+    layout = Layout(whole.architecture, steps, numbers)
+    return LayoutKey(layout, model_digest(model), norms=norms_of(model, example))
 
 
 def _shrink(step: Step, numbers: int, seed: int) -> Step:
@@ -134,7 +141,8 @@ class _Parser:
             if used != self.tensors[name].numel():
                 raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
         layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers)
-        return LayoutKey(layout, str(header["model"]), str(header["canon"]))
+        norms = tuple(_norm(entry, shapes) for entry in header.get("norms", ()))
+        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms)
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:
         space, width, last, maps, taps = entry
@@ -164,6 +172,13 @@ class _Parser:
         if not bool(torch.isfinite(part).all()):
             raise ValueError(f"numbers in '{name}' are not finite")
         return part
+
+
+def _norm(entry: Any, shapes: Mapping[str, Any]) -> FoldableNorm:
+    norm, layer, bias = entry
+    if not isinstance(norm, str) or not norm or layer not in shapes:
+        raise ValueError(f"a norm behind {layer!r:.40}, which is no layer")
+    return FoldableNorm(norm, layer, bool(_integer(bias, 0, 1)), affine=True)
 
 
 def _integer(value: Any, low: int, high: int) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 from canon.errors import VerificationError
 from canon.verify.alignment import Alignment
 from canon.verify.certificate import Certificate
+from canon.verify.forms import GIVEN, Form
 from canon.verify.mark import ALPHA, Mark, Tier2
 
 
@@ -57,10 +58,17 @@ class Findings:
     tier2: Tier2 | None = None
     tolerance: float = 1e-3
     alpha: float = ALPHA
+    form: Form = GIVEN
+    """How the suspect was brought into the reference's form."""
+
+    refused: str | None = None
+    """Why a watermark key was given and the mark was not read."""
 
     def __post_init__(self) -> None:
         if (self.mark is None) != (self.tier2 is None):
             raise VerificationError("a mark and its Tier 2 come together")
+        if self.mark is not None and self.refused is not None:
+            raise VerificationError("a mark that was refused was not read")
         if self.mark is None or self.mark.read_from != "aligned":
             return
         if self.alignment is None or not self.alignment.established_at(self.mark.spaces):
@@ -79,7 +87,12 @@ class Findings:
 
 def decide(findings: Findings) -> Verdict:
     """From findings to a verdict."""
-    return _decide_by_weights(findings) if findings.mark is None else _decide_by_mark(findings, findings.mark)
+    if findings.mark is not None:
+        return _decide_by_mark(findings, findings.mark)
+    verdict = _decide_by_weights(findings)
+    if findings.refused is None:
+        return verdict
+    return replace(verdict, reason=f"{verdict.reason}; the mark was not read: {findings.refused}")
 
 
 def _decide_by_weights(findings: Findings) -> Verdict:
@@ -122,10 +135,18 @@ def _equality(findings: Findings) -> str:
     certificate = findings.certificate
     if certificate is None:
         assert findings.alignment is not None, "equality needs an alignment"
-        return f"the model has the registered layout within {findings.alignment.worst:.2g}"
+        return f"the model has the registered layout{_folded(findings)} within {findings.alignment.worst:.2g}"
     forms = "the canonical form of the reference" if certificate.canonical else "the reference"
     layers = len(certificate.layers)
-    return f"the model is {forms} up to order and scale: {layers} layers within {certificate.max_rel_err:.2g}"
+    return (
+        f"the model is {forms}{_folded(findings)} up to order and scale: "
+        f"{layers} layers within {certificate.max_rel_err:.2g}"
+    )
+
+
+def _folded(findings: Findings) -> str:
+    count = len(findings.form.restored) + len(findings.form.folded)
+    return f", with {count} norms folded," if count else ""
 
 
 def _difference(findings: Findings) -> str:

@@ -68,6 +68,8 @@ class Extraction:
     """Why the similarity is only chance: one line for every tensor of another shape."""
     details: Mapping[str, str | float | bool]
     """Further findings of the scheme, such as a decoded text."""
+    sources: tuple[str, ...] = ()
+    """What was read: tensors by name, and outputs as `<module> output`."""
 
     @property
     def total(self) -> int:
@@ -215,6 +217,7 @@ class Scheme(ABC):
             margin=reading.margin,
             shape_mismatch=reader.mismatches,
             details=reading.details,
+            sources=reader.sources,
         )
 
     @final

@@ -40,6 +40,12 @@ class Reader:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._mismatches: dict[str, str] = {}
+        self._sources: dict[str, None] = {}
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Everything that was read: tensors by name, and outputs as `<module> output`."""
+        return tuple(self._sources)
 
     @property
     def mismatches(self) -> tuple[str, ...]:
@@ -82,6 +88,7 @@ class Reader:
             ) from error
 
     def _fit(self, name: str, value: Tensor, shape: Sequence[int]) -> Tensor:
+        self._sources[name] = None
         if tuple(value.shape) == tuple(shape):
             return value
         if value.ndim != len(shape):

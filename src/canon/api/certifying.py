@@ -1,0 +1,60 @@
+"""`certify`: Tier 1 on the models as given, on folded forms where norms were folded away, or on canonical forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from canon.api.recovering import recover
+from canon.rewrite import FoldableNorm
+from canon.verify import Certificate, Matching
+from canon.verify import certify as certify_once
+from canon.verify.folded import certify_folded
+from canon.verify.forms import conform, norms_of
+
+
+def certify(
+    recovered: nn.Module,
+    reference: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    tolerance: float = 1e-3,
+    layers: Iterable[str] | None = None,
+    *,
+    matching: Matching = "nearest",
+    canonical: bool = True,
+    norms: tuple[FoldableNorm, ...] | None = None,
+) -> Certificate:
+    """Tier 1: compare a recovered model with a reference, up to the order and scale of channels.
+
+    Where norms were folded into the layers of the recovered model, those of the reference are folded as well. A
+    reference may hold channels that do nothing or stand twice; recovery rightly removes them. Where that keeps the
+    models from being compared, both are recovered and their canonical forms compared instead.
+
+    Args:
+        recovered: The recovered model, in evaluation mode. It is not changed.
+        reference: The owner's model.
+        example: An input tensor or tuple of inputs.
+        tolerance: Largest relative residual that passes.
+        layers: The layers that count; None: all.
+        matching: `nearest`, `greedy` or `optimal`.
+        canonical: Whether canonical forms may be compared.
+        norms: The reference's norms, where they are known already.
+    """
+    names = None if layers is None else tuple(layers)
+    known = norms_of(reference, example) if norms is None else norms
+
+    def once(ours: nn.Module, theirs: nn.Module) -> Certificate:
+        formed, form = conform(ours, known, example)
+        compare = certify_folded if form.changed else certify_once
+        return compare(formed, theirs, example, tolerance, names, matching=matching)
+
+    found = once(recovered, reference)
+    related = found.alignment is None or found.alignment.established
+    if found.passed or not related or not canonical:
+        return found
+    again = once(recover(recovered, example).model, recover(reference, example).model)
+    # A failure is told about the models that were given.
+    return replace(again, canonical=True) if again.passed else found

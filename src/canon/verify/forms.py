@@ -1,0 +1,78 @@
+"""Forms: a suspect brought into the form that the reference has, where norms were folded away or put in.
+
+A folded norm cannot be read back: only its product with the layer before it is left. So a norm that does nothing is put
+where the reference has one, and alignment gives the rows in front of it the reference's scale and sign, as it does for
+every suspect. The function stays, and beyond order and scales nothing comes from the reference. What such a norm holds
+afterwards is those scales, and proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from torch import Tensor, nn
+
+from canon.graph import trace
+from canon.rewrite import FoldableNorm, fold_norms, foldable_norms, norms_behind_layers, restore_norms
+from canon.rewrite.fold import NORMS
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a suspect's form differs from the reference's."""
+
+    restored: tuple[FoldableNorm, ...] = ()
+    """Norms of the reference that the suspect's layers had taken up: they were put back as norms that do nothing."""
+
+    folded: tuple[FoldableNorm, ...] = ()
+    """Norms of the suspect where the reference has none: their layers took them up."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the suspect had another form than the reference."""
+        return bool(self.restored or self.folded)
+
+    @property
+    def lent(self) -> frozenset[str]:
+        """Tensors of the suspect in the reference's form whose numbers are not the suspect's own."""
+        roles = ("weight", "bias", "running_mean", "running_var")
+        return frozenset(f"{pair.norm}.{role}" for pair in self.restored for role in roles) | frozenset(
+            f"{pair.layer}.bias" for pair in self.restored
+        )
+
+
+GIVEN: Final = Form()
+"""The suspect has the reference's form."""
+
+
+def norms_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[FoldableNorm, ...]:
+    """The norms of a reference that may have been folded away in a suspect."""
+    return tuple(pair for pair in foldable_norms(model, trace(model, example), example) if pair.affine)
+
+
+def conform(
+    model: nn.Module, norms: Iterable[FoldableNorm], example: Tensor | tuple[Any, ...]
+) -> tuple[nn.Module, Form]:
+    """A model with norms where the reference has them, and what had to be done for it.
+
+    Args:
+        model: The suspect, in evaluation mode. It is not changed, and given back as it is where nothing is to do.
+        norms: The reference's norms, from `norms_of` or its layout key.
+        example: An input tensor or tuple of inputs.
+    """
+    wanted = {pair.layer: pair for pair in norms}
+    graph = trace(model, example)
+    modules = dict(model.named_modules())
+    surplus = {pair.layer for pair in norms_behind_layers(model, graph)} - wanted.keys()
+    missing = tuple(
+        pair
+        for pair in wanted.values()
+        if isinstance(modules.get(pair.layer), nn.Module) and not isinstance(modules.get(pair.norm), NORMS)
+    )
+    form = Form(restored=missing)
+    if surplus:
+        taken = fold_norms(model, example, layers=surplus)
+        model, form = taken.model, replace(form, folded=taken.norms)
+    return (restore_norms(model, missing) if missing else model), form
