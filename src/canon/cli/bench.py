@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.options import AsJson, Device, parse_device
+from canon.cli.options import AsJson, Device, Force, parse_device
 
 if TYPE_CHECKING:
     from canon.bench.records import Record
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Run the benchmark's suites and build their pages.")
 
 RECORDS = Path("runs/bench/records")
+RESULTS = Path("docs/results")
 
 SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A suite's name, or the path of a TOML file.")]
 SuiteNames = Annotated[list[str] | None, typer.Argument(metavar="[SUITE]...", help="Suites; all that have records.")]
@@ -110,6 +111,39 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS) -> None:
         store = Store.open(records, name)
         path = store.pack()
         print(f"{path}: {len(store.records)} records, {path.stat().st_size:,} bytes")
+
+
+@app.command()
+def report(
+    records: Records = RESULTS / "records",
+    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages.")] = RESULTS,
+) -> None:
+    """Build the pages of results, as Markdown and HTML with figures, from records alone."""
+    from canon.bench.tables import write_pages
+
+    for path in write_pages(records, out):
+        print(path)
+
+
+@app.command()
+def export(
+    target: Annotated[Path, typer.Argument(metavar="TABLE", help="The .parquet or .csv file to write.")],
+    suites: SuiteNames = None,
+    records: Records = RECORDS,
+    force: Force = False,
+) -> None:
+    """Write records as one table, a row for every case."""
+    from canon.bench.export import export as write_table
+
+    print(f"{target}: {write_table(records, target, suites or (), force=force)} rows")
+
+
+@app.command()
+def mlflow(suites: SuiteNames = None, records: Records = RECORDS) -> None:
+    """Log records to MLflow, one run for every case, to wherever MLFLOW_TRACKING_URI says."""
+    from canon.bench.export import log_to_mlflow
+
+    print(f"{log_to_mlflow(records, suites or ())} runs logged")
 
 
 class Live:

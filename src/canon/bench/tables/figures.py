@@ -92,7 +92,7 @@ def draw_similarity(records: Sequence[Record]) -> str:
         columns = min(2, len(models))
         rows = -(-len(models) // columns)
         height = 2.6 * rows + 0.5
-        figure, grid = plot.subplots(rows, columns, figsize=(max(4.8 * columns, 6), height), squeeze=False, sharey=True)
+        figure, grid = plot.subplots(rows, columns, figsize=(max(4.8 * columns, 7), height), squeeze=False, sharey=True)
         shown = {}
         for axes in grid.flat[len(models) :]:
             axes.set_visible(False)
@@ -105,7 +105,7 @@ def draw_similarity(records: Sequence[Record]) -> str:
                     if (value := record.metrics.get(metric)) is not None
                 ]
                 if points:
-                    shown[label] = axes.scatter(*zip(*points, strict=True), s=14, linewidths=0.9, **style)
+                    shown[label] = axes.scatter(*zip(*distinct(points), strict=True), s=14, linewidths=0.9, **style)
             axes.axhline(0.5, color="#999999", linewidth=0.8, linestyle=":")
             axes.set_title(model, fontsize=9)
             axes.set_xticks(range(len(schemes)), schemes, rotation=40, ha="right")

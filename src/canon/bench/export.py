@@ -1,0 +1,109 @@
+"""Records for people's own tools: one table in Parquet or CSV, and MLflow runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from canon._files import atomic_path, check_output
+from canon.bench.cases import KINDS
+from canon.bench.records import Record, Store, suites_in
+from canon.errors import BenchError, MissingExtraError
+
+FORMATS: Final = (".parquet", ".csv")
+"""By suffix."""
+
+
+def read_all(folder: Path, suites: Iterable[str] = ()) -> Iterator[tuple[str, Record]]:
+    """Every record of some suites, or of all that have any, with the suite's name."""
+    present = suites_in(folder)
+    chosen = tuple(suites) or present
+    for name in chosen:
+        if name not in present:
+            raise BenchError(
+                f"the suite '{name}' has no records", where=str(folder), hint=f"Run: canon bench run {name}"
+            )
+        yield from ((name, record) for record in Store.open(folder, name).records.values())
+
+
+def row(suite: str, record: Record) -> dict[str, Any]:
+    """A record as one row: the case's fields, `metric.*`, `seconds.*` and `environment.*`."""
+    flat: dict[str, Any] = {"suite": suite, "name": record.case.name, "outcome": record.outcome, "error": record.error}
+    flat |= record.case.values
+    for prefix, values in (
+        ("metric", record.metrics),
+        ("seconds", record.seconds),
+        ("environment", record.environment),
+    ):
+        flat |= {f"{prefix}.{name}": value for name, value in values.items()}
+    return flat
+
+
+def export(folder: Path, target: Path, suites: Iterable[str] = (), *, force: bool = False) -> int:
+    """Write all records as one table, in the format that the suffix of `target` says; returns the number of rows."""
+    if target.suffix not in FORMATS:
+        raise BenchError(f"no table format '{target.suffix}'", where=str(target), hint=f"Use {' or '.join(FORMATS)}")
+    check_output(target, force=force)
+    pandas = _import("pandas", "bench")
+    if target.suffix == ".parquet":
+        _import("pyarrow", "bench")
+    rows = [row(suite, record) for suite, record in read_all(folder, suites)]
+    if not rows:
+        raise BenchError("there are no records", where=str(folder))
+    table = pandas.DataFrame(rows, columns=_columns(rows))
+    with atomic_path(target, force=force) as path:
+        if target.suffix == ".parquet":
+            table.to_parquet(path, index=False)
+        else:
+            table.to_csv(path, index=False)
+    return len(rows)
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Every column that some row has: what names a case first, the rest in order."""
+    first = ["suite", "name", "kind", *dict.fromkeys(field.name for kind in KINDS.values() for field in fields(kind))]
+    present = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in first if name in present] + sorted(present.keys() - set(first))
+
+
+def log_to_mlflow(folder: Path, suites: Iterable[str] = (), *, mlflow: Any = None) -> int:
+    """Log every record as a run of the experiment `canon-SUITE`; returns the number of runs.
+
+    The case's fields become parameters, numbers metrics, everything else tags. Where runs go is MLflow's own affair
+    (`MLFLOW_TRACKING_URI`). A record that has been logged is not logged again.
+    """
+    mlflow = mlflow or _import("mlflow", "mlflow")
+    logged = 0
+    for suite, record in read_all(folder, suites):
+        experiment = mlflow.set_experiment(f"canon-{suite}")
+        known = mlflow.search_runs([experiment.experiment_id], filter_string=_same(record), output_format="list")
+        if known:
+            continue
+        with mlflow.start_run(run_name=record.case.name):
+            _log(mlflow, record)
+        logged += 1
+    return logged
+
+
+def _same(record: Record) -> str:
+    return f"attributes.run_name = '{record.case.name}'"
+
+
+def _log(mlflow: Any, record: Record) -> None:
+    mlflow.log_params(record.case.values)
+    numbers = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
+    mlflow.log_metrics({name: float(value) for name, value in numbers.items()})
+    mlflow.log_metrics({f"seconds.{name}": value for name, value in record.seconds.items()})
+    rest = {name: str(value) for name, value in record.metrics.items() if name not in numbers}
+    mlflow.set_tags({"outcome": record.outcome, "error": record.error or "", **rest, **record.environment})
+
+
+def _import(package: str, extra: str) -> Any:
+    import importlib
+
+    try:
+        return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(package, extra) from error
