@@ -35,8 +35,8 @@ def test_a_result_for_a_person() -> None:
 def test_a_result_for_a_program() -> None:
     talk, out, err = talker(as_json=True)
     talk.note("a remark")
-    with talk.progress("tracing", 2) as step:
-        step()
+    with talk.progress("tracing") as told, talk.status("thinking"):
+        told(0.5)
     talk.result({"width": 3}, "three channels")
     assert json.loads(out.getvalue()) == {"width": 3}
     assert err.getvalue() == ""
@@ -57,19 +57,28 @@ def test_a_remark_is_not_markup() -> None:
 
 def test_progress_off_a_terminal_is_one_line() -> None:
     talk, _, err = talker()
-    with talk.progress("tracing", 2) as step:
-        step()
-        step()
-    assert err.getvalue() == "tracing (2)\n"
+    with talk.progress("tracing") as told:
+        told(0.5)
+        told(1.0)
+    with talk.status("thinking"):
+        pass
+    assert err.getvalue() == "tracing\nthinking\n"
 
 
 def test_progress_on_a_terminal_is_a_bar() -> None:
     talk, _, err = talker(terminal=True)
-    with talk.progress("tracing [/x]", 2) as step:
-        step()
-        step()
-    assert "2/2" in err.getvalue()
+    with talk.progress("tracing [/x]") as told:
+        told(0.5)
+        told(1.0)
+    assert "100%" in err.getvalue()
     assert "tracing [/x]" in err.getvalue()
+
+
+def test_waiting_on_a_terminal_is_seen() -> None:
+    talk, _, err = talker(terminal=True)
+    with talk.status("thinking [/x]"):
+        pass
+    assert "thinking [/x]" in err.getvalue()
 
 
 class Verdict(Enum):

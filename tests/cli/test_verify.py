@@ -12,7 +12,7 @@ from canon.attacks import attack
 from canon.bench.subjects import subject
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
-from canon.cli.models import save_tensors
+from canon.io import save
 from canon.verify.evidence import read_evidence
 
 NAME = "squeezenet1_1"
@@ -22,10 +22,10 @@ NAME = "squeezenet1_1"
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
     model = subject(NAME)
-    save_tensors(model, folder / "owner.safetensors")
+    save(model, folder / "owner.safetensors")
     hidden = attack(model, zoo.example_input(NAME), ["nso_zero", "nso_clique"], ratio=0.2).model
-    save_tensors(hidden, folder / "hidden.safetensors")
-    save_tensors(subject(NAME, seed=3), folder / "other.safetensors")
+    save(hidden, folder / "hidden.safetensors")
+    save(subject(NAME, seed=3), folder / "other.safetensors")
     assert run("register", folder / "owner.safetensors", "--out", folder / "layout.safetensors") == ExitCode.OK
     return folder
 
@@ -75,7 +75,7 @@ def test_files_that_are_not_models_are_wrong_usage(
     assert run("verify", broken, "--layout-key", key, "--out", tmp_path / "e.json") == ExitCode.USAGE
     assert "damaged" in capsys.readouterr().err
     assert run("verify", key, "--layout-key", key, "--out", tmp_path / "e.json") == ExitCode.USAGE
-    assert "another architecture" in capsys.readouterr().err
+    assert "the file is a layout key, not a model" in capsys.readouterr().err
     model = files / "owner.safetensors"
     assert run("verify", model, "--layout-key", model, "--out", tmp_path / "e.json") == ExitCode.USAGE
     assert "not a layout key" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from canon import watermarks, zoo
+from canon import attack, save, watermarks, zoo
 from canon.cli.main import execute
 from canon.cli.watermark import app
 from tests.watermarks.small import small_digits, small_net
@@ -38,7 +38,7 @@ def test_embed_then_extract_then_show(tmp_path: Path, capsys: pytest.CaptureFixt
     assert run("embed", "ipr_gan", "small", *files, "--message", "Canon", "--epochs", "4", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert (document["matched"], document["total"], document["similarity"]) == (40, 40, 1.0)
-    assert run("extract", "small", out, "--key", key) == 0
+    assert run("extract", out, "--key", key) == 0
     assert "similarity 1.0000, 40 of 40 bits" in capsys.readouterr().out
     assert run("show", key) == 0
     shown = capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_a_message_that_is_not_in_is_not_written(tmp_path: Path) -> None:
 )
 def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], complaint: str) -> None:
     scheme, *options = arguments
-    files = ["--out", str(tmp_path / "m"), "--key", str(tmp_path / "k")]
+    files = ["--out", str(tmp_path / "m.safetensors"), "--key", str(tmp_path / "k")]
     assert run("embed", scheme, "small", *files, *options) == 2
     assert complaint in capsys.readouterr().err
 
@@ -84,16 +84,25 @@ def replace_by_key(path: Path) -> None:
     path.write_bytes((path.parent / "k").read_bytes())
 
 
-@pytest.mark.parametrize("spoil", [damage, replace_by_key])
+@pytest.mark.parametrize(("spoil", "words"), [(damage, "damaged"), (replace_by_key, "a watermark key, not a model")])
 def test_weights_that_do_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], None], words: str
 ) -> None:
     weights, key = tmp_path / "m", tmp_path / "k"
     watermarks.get("uchida17").draw_key(small_net(), small_digits()).save(key)
     from safetensors.torch import save_file
 
     save_file(small_net().state_dict(), weights)
-    assert run("extract", "small", str(weights), "--key", str(key)) == 0
+    assert run("extract", str(weights), "--arch", "small", "--key", str(key)) == 0
     spoil(weights)
-    assert run("extract", "small", str(weights), "--key", str(key)) == 2
-    assert "do not fit" in capsys.readouterr().err
+    assert run("extract", str(weights), "--arch", "small", "--key", str(key)) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_an_obfuscated_model_is_read_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    hidden, key = tmp_path / "hidden.pt2", tmp_path / "k"
+    watermarks.get("uchida17").draw_key(small_net(), small_digits()).save(key)
+    example = torch.randn(2, 3, 16, 16)
+    save(attack(small_net(), example, ["nso_zero"], ratio=0.5).model, hidden, example=example)
+    assert run("extract", str(hidden), "--key", str(key)) == 0
+    assert "recover the model first" in " ".join(capsys.readouterr().out.split())

@@ -8,15 +8,27 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from canon._files import atomic_path, check_output, write_text
+from canon._files import check_output, write_text
 from canon.cli.console import Talker
-from canon.cli.models import Architecture, load_model, save_tensors
-from canon.cli.options import AsJson, Force, Seed
+from canon.cli.examples import examples
+from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.options import (
+    Architecture,
+    AsJson,
+    Device,
+    Force,
+    LimitChanges,
+    Seed,
+    Size,
+    TrustPickle,
+    parse_device,
+)
 
-Model = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="A torchvision or timm model name, such as resnet18, or a safetensors file."),
-]
+EXAMPLES = examples(
+    "canon attack owner.safetensors --arch resnet18 -o suspect.safetensors --seed 7",
+    "canon attack owner.safetensors -o suspect.pt2 --op nso_zero --op nso_clique --ratio 0.5 --log attack.json",
+    "canon attack resnet18 -o hidden.safetensors --op mix-opseq --no-scale --json",
+)
 Ops = Annotated[
     list[str] | None,
     typer.Option("--op", help="nso_zero, nso_clique, nso_split, in the order given; or mix-opseq[-per-merge-group]."),
@@ -29,13 +41,12 @@ Select = Annotated[
     list[str] | None, typer.Option("--select", help="Only layers or spaces of this pattern; repeatable.")
 ]
 Length = Annotated[int, typer.Option("--sequence-length", min=1, help="Primitives that a mix samples.")]
-ModelFile = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the attacked weights.")]
 LogFile = Annotated[Path | None, typer.Option("--log", dir_okay=False, help="Where to write what was done, as JSON.")]
 
 
 def attack(
     model: Model,
-    out: ModelFile,
+    out: ModelOut,
     log: LogFile = None,
     arch: Architecture = None,
     op: Ops = None,
@@ -46,12 +57,16 @@ def attack(
     expand_kernels: Kernels = False,
     select: Select = None,
     sequence_length: Length = 3,
+    size: Size = None,
+    device: Device = "cpu",
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Inject, shuffle and scale channels so that MODEL computes the same and looks like another."""
-    from canon import zoo
     from canon.attacks import AttackOptions, attack_with
+    from canon.io import save
 
     talker = Talker(as_json)
     options = AttackOptions(
@@ -64,29 +79,22 @@ def attack(
         select=tuple(select or ()),
         sequence_length=sequence_length,
     )
-    for target in filter(None, (out, log)):
-        check_output(target, force=force)
-    loaded = load_model(model, arch)
-    name = loaded.architecture
-    example = zoo.example_input(name).to(next(loaded.model.parameters()).dtype)
-    with talker.progress(f"attacking {name}", 100) as advance:
-        done = 0
-
-        def told(written: int, total: int) -> None:
-            nonlocal done
-            while done < 100 * written // total:
-                done += 1
-                advance()
-
-        result = attack_with(loaded.model, example, options, told)
-    with atomic_path(out, force=force) as path:
-        save_tensors(result.model, path)
+    place = parse_device(device)
+    check_model_output(out, force=force)
+    if log is not None:
+        check_output(log, force=force)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    example = tuple(x.to(place) for x in loaded.example)
+    with talker.progress(f"attacking {loaded.name}") as advance:
+        result = attack_with(loaded.model.to(place), example, options, lambda done, total: advance(done / total))
+    result.model.cpu()
+    save(result.model, out, example=loaded.example, architecture=loaded.architecture, force=force)
     if log is not None:
         write_text(log, result.log.to_json() + "\n", force=force)
     before = sum(space.before for space in result.log.spaces)
     after = sum(space.after for space in result.log.spaces)
     document: dict[str, Any] = {
-        "model": name,
+        "model": loaded.name,
         "weights": out,
         "log": log,
         "spaces": len(result.log.spaces),
@@ -98,7 +106,7 @@ def attack(
     talker.result(
         document,
         Text(
-            f"{name}: {before} channels in {len(result.log.spaces)} spaces became {after}, "
+            f"{loaded.name}: {before} channels in {len(result.log.spaces)} spaces became {after}, "
             f"{result.log.parameters:,} parameters; {len(result.log.pinned)} spaces must stay\nwritten to {out}"
         ),
     )

@@ -17,7 +17,7 @@ from typing import Any, final
 
 from rich.console import Console, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 
 @final
@@ -45,19 +45,33 @@ class Talker:
             self.err.print(escape(text), highlight=False, soft_wrap=True)
 
     @contextmanager
-    def progress(self, what: str, total: int) -> Iterator[Callable[[], None]]:
-        """Show that `total` steps of `what` are under way; call what it gives after each step.
+    def progress(self, what: str) -> Iterator[Callable[[float], None]]:
+        """Show that `what` is under way; tell what it gives which part of it is done, from 0 to 1.
 
         A terminal gets a bar that vanishes at the end; anything else gets one line at the start.
         """
-        if self.as_json or not self.err.is_terminal:
-            self.note(f"{what} ({total})")
-            yield lambda: None
+        if not self._moving:
+            self.note(what)
+            yield lambda done: None
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.err, transient=True) as bar:
-            task = bar.add_task(escape(what), total=total)
-            yield lambda: bar.advance(task)
+            task = bar.add_task(escape(what), total=1.0)
+            yield lambda done: bar.update(task, completed=min(1.0, done))
+
+    @contextmanager
+    def status(self, what: str) -> Iterator[None]:
+        """Show that `what` is under way and that nobody knows for how long."""
+        if not self._moving:
+            self.note(what)
+            yield
+            return
+        with self.err.status(escape(what)):
+            yield
+
+    @property
+    def _moving(self) -> bool:
+        return self.err.is_terminal and not self.as_json
 
 
 def to_jsonable(value: object) -> Any:

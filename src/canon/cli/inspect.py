@@ -1,27 +1,32 @@
-"""`canon inspect`: the channel spaces of a model, and why some of them must stay as they are."""
+"""`canon inspect`: what a file is, the channel spaces of its model, and why some of them must stay as they are."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
 from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.options import AsJson
+from canon.cli.examples import examples
+from canon.cli.facts import file_facts, file_report
+from canon.cli.models import Model, load_model
+from canon.cli.options import Architecture, AsJson, LimitChanges, Size, TrustPickle, parse_limits
 
 if TYPE_CHECKING:
     from canon.graph import ChannelGraph, Space
+    from canon.io import LoadedModel
 
-Name = Annotated[str, typer.Argument(metavar="MODEL", help="A torchvision or timm model name, such as resnet18.")]
-Size = Annotated[
-    int | None, typer.Option("--size", min=1, help="Height and width of the images; default: what the model is fed.")
-]
+EXAMPLES = examples(
+    "canon inspect resnet18",
+    "canon inspect suspect.safetensors --arch resnet18",
+    "canon inspect suspect.pt2 --json",
+    "canon inspect layout.key",
+)
 
 
 @dataclass(frozen=True)
@@ -40,19 +45,30 @@ class SpaceRow:
     pins: tuple[dict[str, str], ...]
 
 
-def inspect(name: Name, size: Size = None, as_json: AsJson = False) -> None:
-    """Show the channel spaces of a model: what may be rewritten, and what pins the rest."""
-    import torch
+def inspect(
+    model: Model,
+    arch: Architecture = None,
+    size: Size = None,
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a file or an architecture is: its tensors, its channel spaces, and what pins some of them.
 
-    from canon import zoo
+    Key files and weights without a known architecture are described by their tensors alone.
+    """
     from canon.graph import trace
 
     talker = Talker(as_json)
-    model = zoo.model(name)
-    side = size or zoo.input_size(name)
-    graph = trace(model, torch.randn(2, 3, side, side))
+    facts = file_facts(model, arch, parse_limits(limit))
+    if facts is not None:
+        talker.result(facts, file_report(facts))
+        return
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    graph = trace(loaded.model, loaded.example)
     rows = [describe(graph, space) for space in graph.spaces]
-    talker.result(document(name, graph, rows), report(name, graph, rows))
+    found = document(loaded, graph, rows)
+    talker.result(found, report(found, rows))
 
 
 def describe(graph: ChannelGraph, space: Space) -> SpaceRow:
@@ -70,13 +86,22 @@ def describe(graph: ChannelGraph, space: Space) -> SpaceRow:
     )
 
 
-def document(name: str, graph: ChannelGraph, rows: list[SpaceRow]) -> dict[str, Any]:
+def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> dict[str, Any]:
     """The result for a program."""
     producers = {linear.weight for linear in graph.maps}
     free = {graph.maps[p.map].weight for space in graph.free for p in space.producers}
     held = {graph.maps[p.map].weight for space in graph.spaces if space.pins for p in space.producers}
+    tensors = loaded.model.state_dict()
     return {
-        "model": name,
+        "model": loaded.name,
+        "format": loaded.format,
+        "architecture": loaded.architecture,
+        **loaded.origin,
+        "tensors": len(tensors),
+        "bytes": sum(t.numel() * t.element_size() for t in tensors.values()),
+        "parameters": sum(p.numel() for p in loaded.model.parameters()),
+        "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}),
+        "inputs": [list(x.shape) for x in loaded.example],
         "front_end": graph.method,
         "free_spaces": len(graph.free),
         "free_producers": len(free - held),
@@ -85,9 +110,8 @@ def document(name: str, graph: ChannelGraph, rows: list[SpaceRow]) -> dict[str, 
     }
 
 
-def report(name: str, graph: ChannelGraph, rows: list[SpaceRow]) -> Group:
+def report(found: dict[str, Any], rows: list[SpaceRow]) -> Group:
     """The result for a person."""
-    summary = document(name, graph, rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("space", "width", "groups", "producers", "consumers", "taps", "scaling"):
         table.add_column(title, justify="right" if title in ("width", "groups", "taps") else "left", overflow="fold")
@@ -96,10 +120,16 @@ def report(name: str, graph: ChannelGraph, rows: list[SpaceRow]) -> Group:
         style = "dim" if row.pins else None
         table.add_row(escape(row.name), *map(escape, cells), scaling(row), style=style)
     head = Text(
-        f"{name}: {summary['free_spaces']} free spaces of {len(rows)}, {summary['free_producers']} free producers of "
-        f"{summary['producers']}, traced with torch.{graph.method}"
+        f"{found['model']}: {found['free_spaces']} free spaces of {len(rows)}, {found['free_producers']} free producers"
+        f" of {found['producers']}, traced with torch.{found['front_end']}"
     )
-    return Group(head, Text(), table, Text(), *pins(rows))
+    inputs = ", ".join("×".join(map(str, shape)) for shape in found["inputs"])
+    about = Text(
+        f"{found['format']}; {found['parameters']:,} parameters in {found['tensors']} tensors, {found['bytes']:,} bytes"
+        f" of {', '.join(found['dtypes'])}; input {inputs}"
+    )
+    digest = [Text(f"sha256 {found['sha256']}")] if "sha256" in found else []
+    return Group(head, about, *digest, Text(), table, Text(), *pins(rows))
 
 
 def scaling(row: SpaceRow) -> str:

@@ -14,14 +14,18 @@ import typer
 from typer.core import TyperGroup
 
 from canon._version import __version__
+from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
 from canon.cli.attack import attack
 from canon.cli.bench import app as bench
 from canon.cli.demo import demo
 from canon.cli.exit_codes import ExitCode
+from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
 from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
 from canon.cli.recover import recover
+from canon.cli.register import EXAMPLES as REGISTER_EXAMPLES
 from canon.cli.register import register
+from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError
@@ -85,11 +89,11 @@ def _globals(
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(name)s: %(message)s")
 
 
-app.command()(inspect)
-app.command()(attack)
+app.command(epilog=INSPECT_EXAMPLES)(inspect)
+app.command(epilog=ATTACK_EXAMPLES)(attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
-app.command()(register)
-app.command()(verify)
+app.command(epilog=REGISTER_EXAMPLES)(register)
+app.command(epilog=VERIFY_EXAMPLES)(verify)
 app.command()(demo)
 app.add_typer(watermark, name="watermark")
 app.add_typer(bench, name="bench")

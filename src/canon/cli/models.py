@@ -1,107 +1,57 @@
-"""Models that a user names: an architecture of the zoo, or a safetensors file of weights for one."""
+"""Models that a user names on the command line."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from canon.errors import FileFormatError, MissingExtraError
+from canon._files import check_output
+from canon.cli.console import Talker
+from canon.cli.options import parse_limits, parse_size
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from canon.io import LoadedModel
 
-Architecture = Annotated[
-    str | None, typer.Option("--arch", "-a", help="A torchvision or timm model name, for weights from a file.")
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
+    ),
+]
+ModelOut = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        dir_okay=False,
+        help="The file to write: weights (.safetensors, .pt) or weights and forward pass (.pt2, .onnx).",
+    ),
 ]
 
 
-@dataclass(frozen=True, eq=False)
-class NamedModel:
-    """A model and where it came from."""
+def load_model(
+    talker: Talker,
+    source: str,
+    arch: str | None = None,
+    size: str | None = None,
+    trust_pickle: bool = False,
+    limit: list[str] | None = None,
+) -> LoadedModel:
+    """Load what the user names, and say what is worth knowing about it."""
+    from canon.io import read_model
 
-    model: nn.Module
-    architecture: str
-    """Its name in the zoo."""
-
-    origin: dict[str, str]
-    """What evidence says about its origin: name and SHA-256 of the file."""
-
-
-def load_model(source: str, architecture: str | None) -> NamedModel:
-    """Load a model by file or name. Obfuscated files have other widths: these come from the file.
-
-    Args:
-        source: A safetensors file, or the name of an architecture.
-        architecture: What the file's tensors belong to; not needed for a name.
-    """
-    from canon import zoo
-    from canon.verify.digest import file_digest
-
-    path = Path(source)
-    if not path.suffix and not path.exists():
-        return NamedModel(zoo.model(source), source, {"name": source})
-    if not path.is_file():
-        raise FileFormatError("no such file", where=source)
-    if architecture is None:
-        raise FileFormatError("a file of weights says nothing about its architecture", where=source, hint="Use --arch")
-    model = with_tensors(zoo.model(architecture), read_tensors(path), source)
-    return NamedModel(model, architecture, {"file": path.name, "sha256": file_digest(path)})
+    loaded = read_model(source, arch, size=parse_size(size), trust_pickle=trust_pickle, limits=parse_limits(limit))
+    for note in loaded.notes:
+        talker.note(f"{source}: {note}")
+    return loaded
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file."""
-    try:
-        import safetensors
-        from safetensors.torch import load_file
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "io") from error
-    try:
-        return load_file(str(path))
-    except (safetensors.SafetensorError, OSError) as error:
-        raise FileFormatError(
-            f"the file is damaged or is no safetensors file: {error}",
-            where=str(path),
-            hint="Pickled checkpoints are refused: they can run code. Save the weights as safetensors",
-        ) from error
+def check_model_output(out: Path, *, force: bool) -> None:
+    """Refuse an output that cannot be written, before the long work."""
+    from canon.io import check_format
 
-
-def with_tensors(model: nn.Module, state: dict[str, Tensor], where: str) -> nn.Module:
-    """A copy of a model with these weights, as wide as they are."""
-    from canon.graph.tensors import tensor_names
-    from canon.rewrite import replace_tensors, resize_kernels
-
-    tensors, aliases = tensor_names(model)
-    unknown = [name for name in state if name not in aliases]
-    missing = [name for name in tensors if not name.endswith("num_batches_tracked") and name not in state]
-    if unknown or missing:
-        what = f"lacks '{missing[0]}'" if missing else f"holds '{unknown[0]}', which the architecture does not have"
-        raise FileFormatError(
-            f"the weights belong to another architecture: the file {what}", where=where, hint="Check --arch"
-        )
-    changed, rings = {}, {}
-    for name, value in state.items():
-        if aliases[name] != name:
-            continue
-        old = tensors[name]
-        if value.ndim != old.ndim or value.is_floating_point() != old.is_floating_point():
-            raise FileFormatError(
-                f"the tensor '{name}' does not fit the architecture", where=where, hint="Check --arch"
-            )
-        changed[name] = value
-        if value.ndim > 2 and value.shape[2:] != old.shape[2:]:
-            rings[name] = (value.shape[2] - old.shape[2]) // 2
-    result = replace_tensors(model, changed)
-    resize_kernels(result, rings)
-    return result
-
-
-def save_tensors(model: nn.Module, path: Path) -> None:
-    """Write a model's weights as safetensors."""
-    try:
-        module: Any = __import__("safetensors.torch", fromlist=["save_file"])
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "io") from error
-    module.save_file({name: t.detach().cpu().contiguous().clone() for name, t in model.state_dict().items()}, str(path))
+    check_format(out)
+    check_output(out, force=force)

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +14,8 @@ import typer
 
 if TYPE_CHECKING:
     import torch
+
+    from canon.io import Limits
 
 
 def parse_device(name: str) -> torch.device:
@@ -26,6 +30,33 @@ def parse_device(name: str) -> torch.device:
     return device
 
 
+def parse_size(text: str | None) -> tuple[int, ...] | None:
+    """The shape of one input: the side of a square image, or all axes.
+
+    >>> parse_size("224"), parse_size("1x28x28")
+    ((224,), (1, 28, 28))
+    """
+    if text is None:
+        return None
+    if not re.fullmatch(r"[1-9]\d{0,5}(x[1-9]\d{0,5}){0,4}", text):
+        raise typer.BadParameter(f"'{text}' is no size; write 224 or 3x224x224")
+    return tuple(map(int, text.split("x")))
+
+
+def parse_limits(changes: list[str] | None) -> Limits:
+    """The limits on a file, with those that the user changes."""
+    from canon.io import Limits
+
+    limits = Limits()
+    known = [field.name for field in fields(Limits)]
+    for change in changes or ():
+        name, _, value = change.partition("=")
+        if name not in known or not value.isdecimal():
+            raise typer.BadParameter(f"'{change}' is no limit; write NAME=NUMBER with one of {', '.join(known)}")
+        limits = replace(limits, **{name: int(value)})
+    return limits
+
+
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed, the same result.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, mps.")]
@@ -33,4 +64,30 @@ Out = Annotated[Path | None, typer.Option("--out", "-o", dir_okay=False, help="T
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 Report = Annotated[
     Path | None, typer.Option("--report", dir_okay=False, help="Where to write a page for people to read, as HTML.")
+]
+Architecture = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        "-a",
+        metavar="NAME",
+        help="What a file of weights belongs to: a torchvision or timm name, or package.module:factory. "
+        "A factory is imported and called, so it runs that code; it is taken from here alone, never from a file.",
+    ),
+]
+Size = Annotated[
+    str | None,
+    typer.Option("--size", help="Shape of one input, as 224 or 3x224x224; default: what the model is fed."),
+]
+TrustPickle = Annotated[
+    bool,
+    typer.Option(
+        "--trust-pickle",
+        help="Unpickle files that hold more than tensors. This runs any code in them with your rights: "
+        "only for files that you made yourself.",
+    ),
+]
+LimitChanges = Annotated[
+    list[str] | None,
+    typer.Option("--limit", metavar="NAME=NUMBER", help="Let files ask for more, as tensor_bytes=8000000000."),
 ]

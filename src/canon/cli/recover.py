@@ -11,27 +11,34 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from canon._files import atomic_path, check_output, write_text
+from canon._files import check_output, write_text
 from canon.cli.console import Talker
-from canon.cli.models import Architecture, load_model, read_tensors, save_tensors
-from canon.cli.options import AsJson, Device, Force, parse_device
+from canon.cli.examples import examples
+from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.options import (
+    Architecture,
+    AsJson,
+    Device,
+    Force,
+    LimitChanges,
+    Seed,
+    Size,
+    TrustPickle,
+    parse_device,
+    parse_limits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from canon.recovery import RecoveryReport
 
-EXAMPLES = """Examples:
-
-  canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors
-
-  canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors --widths resnet18 --report found.html
-
-  canon recover suspect.safetensors --arch vgg11_bn -o recovered.safetensors --method probe --json
-"""
-
-Suspect = Annotated[str, typer.Argument(metavar="MODEL", help="A safetensors file (with --arch), or a model name.")]
-ModelFile = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the recovered weights.")]
+EXAMPLES = examples(
+    "canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors",
+    "canon recover suspect.pt2 -o recovered.pt2 --report found.html",
+    "canon recover suspect.safetensors -o recovered.pt2 --widths resnet18 --report found.json --json",
+    "canon recover suspect.safetensors -o probed.safetensors --method probe --seed 3",
+)
 ReportFile = Annotated[
     Path | None,
     typer.Option("--report", dir_okay=False, help="Where to write what was found: a page (.html) or every decision."),
@@ -39,7 +46,7 @@ ReportFile = Annotated[
 Method = Annotated[str, typer.Option("--method", "-m", help="exact (from the weights) or probe (from activations).")]
 Widths = Annotated[
     str | None,
-    typer.Option("--widths", help="The clean widths, if known: a model name, or a safetensors file of the original."),
+    typer.Option("--widths", help="The clean widths, if known: a model name, or a file of the original."),
 ]
 Check = Annotated[bool, typer.Option("--check/--no-check", help="Run both models and compare their outputs.")]
 
@@ -47,63 +54,65 @@ KINDS = ("zero-in", "zero-out", "clique", "duplicate", "constant")
 
 
 def recover(
-    model: Suspect,
-    out: ModelFile,
+    model: Model,
+    out: ModelOut,
     arch: Architecture = None,
     method: Method = "exact",
     widths: Widths = None,
     report: ReportFile = None,
     check: Check = True,
+    seed: Seed = 0,
+    size: Size = None,
     device: Device = "cpu",
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Undo structural obfuscation of MODEL and write an ordinary, compact model. The input file is not changed."""
-    from canon import api, zoo
+    from canon import api
+    from canon.io import save
+    from canon.recovery.probe import ProbeOptions
     from canon.report import check_report, write_report
 
     talker = Talker(as_json)
     place = parse_device(device)
-    for target in filter(None, (out, report)):
-        check_output(target, force=force)
+    check_model_output(out, force=force)
     is_page = report is not None and report.suffix.lower() in (".html", ".htm")
-    if report is not None and is_page:
-        check_report(report, force=force)
-    suspect = load_model(model, arch)
-    known = None if widths is None else known_widths(widths)
-    example = zoo.example_input(suspect.architecture).to(place)
-    dtype = next(suspect.model.parameters()).dtype
-    with talker.progress(f"recovering {suspect.architecture}", 100) as advance:
-        done = 0
-
-        def told(stage: str, finished: int, total: int) -> None:
-            nonlocal done
-            while done < 100 * finished // max(1, total):
-                done += 1
-                advance()
-
+    if report is not None:
+        (check_report if is_page else check_output)(report, force=force)
+    suspect = load_model(talker, model, arch, size, trust_pickle, limit)
+    known = None if widths is None else known_widths(widths, limit)
+    example = tuple(x.to(place) for x in suspect.example)
+    with talker.progress(f"recovering {suspect.name}") as advance:
         result = api.recover(
-            suspect.model.to(place), example.to(dtype), method, widths=known, sanity_check=check, progress=told
+            suspect.model.to(place),
+            example,
+            method,
+            widths=known,
+            sanity_check=check,
+            options=ProbeOptions(seed=seed) if method == "probe" else None,
+            progress=lambda stage, done, total: advance(done / max(1, total)),
         )
-    with atomic_path(out, force=force) as path:
-        save_tensors(result.model, path)
+    result.model.cpu()
+    save(result.model, out, example=suspect.example, architecture=suspect.architecture, force=force)
     if report is not None and is_page:
         options = {"method": method, "widths": widths, "check": check}
         inputs = {"suspect": suspect.origin}
-        write_report(
-            api.recovery_document(suspect.model, result, example.to(dtype), inputs=inputs, options=options),
-            report, force=force,
-        )  # fmt: skip
+        page = api.recovery_document(suspect.model, result, suspect.example, inputs=inputs, options=options)
+        write_report(page, report, force=force)
     elif report is not None:
         write_text(report, result.report.to_json() + "\n", force=force)
     document: dict[str, Any] = {"model": model, "weights": out, **result.report.to_dict(decisions=False)}
-    talker.result(document, describe(result.report, suspect.architecture, out))
+    talker.result(document, describe(result.report, suspect.name, out))
 
 
-def known_widths(given: str) -> str | dict[str, Tensor]:
+def known_widths(given: str, limit: list[str] | None) -> str | dict[str, Tensor]:
     """Widths from a file, or the name of an architecture for the zoo to look up."""
+    from canon.io import read_weights
+
     path = Path(given)
-    return read_tensors(path) if path.suffix or path.exists() else given
+    return read_weights(path, limits=parse_limits(limit)) if path.suffix or path.exists() else given
 
 
 def describe(report: RecoveryReport, name: str, out: Path) -> Group:

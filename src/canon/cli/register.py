@@ -10,10 +10,14 @@ from rich.text import Text
 
 from canon._files import check_output
 from canon.cli.console import Talker
-from canon.cli.models import Architecture, load_model
-from canon.cli.options import AsJson, Force
+from canon.cli.examples import examples
+from canon.cli.models import Model, load_model
+from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges, Size, TrustPickle, parse_device
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A safetensors file (with --arch), or a model name.")]
+EXAMPLES = examples(
+    "canon register owner.safetensors --arch resnet18 --out layout.key",
+    "canon register owner.safetensors --numbers 8 --out small.key --json",
+)
 KeyOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The key file to write.")]
 Numbers = Annotated[
     int | None, typer.Option("--numbers", min=1, max=1024, help="Numbers per channel; default: what fits 2.5%.")
@@ -25,27 +29,33 @@ def register(
     out: KeyOut,
     arch: Architecture = None,
     numbers: Numbers = None,
+    size: Size = None,
+    device: Device = "cpu",
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a layout key: a small file that restores this model's layout later, without the model."""
-    from canon import zoo
+    """Write a layout key: a small file that restores MODEL's layout later, without the model."""
     from canon.verify import register as make_key
 
+    talker = Talker(as_json)
+    place = parse_device(device)
     check_output(out, force=force)
-    named = load_model(model, arch)
-    key = make_key(named.model, zoo.example_input(named.architecture), numbers=numbers)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    with talker.status(f"registering {loaded.name}"):
+        key = make_key(loaded.model.to(place), tuple(x.to(place) for x in loaded.example), numbers=numbers)
     key.save(out, force=force)
-    size = sum(t.numel() * t.element_size() for t in named.model.state_dict().values())
+    total = sum(t.numel() * t.element_size() for t in loaded.model.state_dict().values())
     written = out.stat().st_size
     spaces = len({step.space for step in key.layout.steps})
     document = {
         "key": out,
         "bytes": written,
-        "share_of_model": written / size,
+        "share_of_model": written / total,
         "numbers_per_channel": key.layout.numbers,
         "spaces": spaces,
         "model": key.model,
     }
-    text = f"{out}: {written:,} bytes, {written / size:.2%} of the model; {spaces} channel spaces"
-    Talker(as_json).result(document, Text(text))
+    text = f"{out}: {written:,} bytes, {written / total:.2%} of the model; {spaces} channel spaces"
+    talker.result(document, Text(text))

@@ -13,16 +13,40 @@ from rich.text import Text
 
 from canon._files import check_output, write_text
 from canon.cli.console import Talker
+from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
-from canon.cli.models import Architecture, load_model
-from canon.cli.options import AsJson, Force, Report
+from canon.cli.models import load_model
+from canon.cli.options import (
+    Architecture,
+    AsJson,
+    Device,
+    Force,
+    LimitChanges,
+    Report,
+    Size,
+    TrustPickle,
+    parse_device,
+)
 
 if TYPE_CHECKING:
     from canon.api import Judgement
     from canon.verify.verdict import Verdict
 
-Suspect = Annotated[str, typer.Argument(metavar="SUSPECT", help="A safetensors file (with --arch), or a model name.")]
-Reference = Annotated[str | None, typer.Option("--reference", "-r", help="The owner's model, in the same form.")]
+EXAMPLES = examples(
+    "canon verify suspect.safetensors --arch resnet18 --reference owner.safetensors --out evidence.json",
+    "canon verify suspect.pt2 --layout-key layout.key --watermark-key owner.key --out found.json --report found.html",
+    "canon verify recovered.safetensors --reference owner.safetensors --recovered --json --out again.json",
+)
+Suspect = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUSPECT",
+        help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
+    ),
+]
+Reference = Annotated[
+    str | None, typer.Option("--reference", "-r", metavar="MODEL", help="The owner's model: a file of any format.")
+]
 LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key instead.")]
 MarkFile = Annotated[
     Path | None, typer.Option("--watermark-key", "-w", dir_okay=False, help="The owner's watermark key.")
@@ -44,6 +68,10 @@ def verify(
     layer: Layers = None,
     alpha: Alpha = 1e-6,
     recovered: Recovered = False,
+    size: Size = None,
+    device: Device = "cpu",
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
     out: EvidenceOut = Path("evidence.json"),
     report: Report = None,
     force: Force = False,
@@ -53,7 +81,6 @@ def verify(
 
     Exit status: 0 proved, 1 refuted, 2 wrong usage or input, 3 inconclusive.
     """
-    from canon import zoo
     from canon.api import JudgeOptions, judge
     from canon.report import check_report, write_report
     from canon.verify import LayoutKey
@@ -62,35 +89,40 @@ def verify(
 
     if (reference is None) == (layout_key is None):
         raise typer.BadParameter("give either --reference or --layout-key")
+    talker = Talker(as_json)
+    place = parse_device(device)
     check_output(out, force=force)
     if report is not None:
         check_report(report, force=force)
     inputs: dict[str, dict[str, str]] = {}
-    given = load_model(suspect, arch)
+    given = load_model(talker, suspect, arch, size, trust_pickle, limit)
     inputs["suspect"] = given.origin
-    owner = None if reference is None else load_model(reference, arch or given.architecture)
-    if owner is not None:
+    owner = None
+    if reference is not None:
+        owner = load_model(talker, reference, arch or given.architecture, size, trust_pickle, limit)
         inputs["reference"] = owner.origin
     layout = None if layout_key is None else LayoutKey.load(layout_key)
     mark = None if watermark_key is None else load_key(watermark_key)
     for role, path in (("layout_key", layout_key), ("watermark_key", watermark_key)):
         if path is not None:
             inputs[role] = {"file": path.name, "sha256": file_digest(path)}
-    found = judge(
-        given.model,
-        zoo.example_input(given.architecture),
-        reference=None if owner is None else owner.model,
-        layout_key=layout,
-        watermark_key=mark,
-        options=JudgeOptions(
-            tolerance=tolerance, layers=tuple(layer) if layer else None, alpha=alpha, recover=not recovered
-        ),
-        inputs=inputs,
+    options = JudgeOptions(
+        tolerance=tolerance, layers=tuple(layer) if layer else None, alpha=alpha, recover=not recovered
     )
+    with talker.status(f"verifying {given.name}"):
+        found = judge(
+            given.model.to(place),
+            tuple(x.to(place) for x in given.example),
+            reference=None if owner is None else owner.model.to(place),
+            layout_key=layout,
+            watermark_key=mark,
+            options=options,
+            inputs=inputs,
+        )
     write_text(out, json.dumps(found.evidence, indent=2, allow_nan=False) + "\n", force=force)
     if report is not None:
         write_report(found.evidence, report, force=force)
-    Talker(as_json).result(found.evidence, describe(found, out, report))
+    talker.result(found.evidence, describe(found, out, report))
     raise typer.Exit(exit_code(found.verdict))
 
 

@@ -11,22 +11,29 @@ from rich.text import Text
 
 from canon._files import atomic_path, check_output
 from canon.cli.console import Talker
+from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
-from canon.cli.options import AsJson, Device, Force, Seed, parse_device
-from canon.errors import FileFormatError, MissingExtraError
+from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.options import (
+    Architecture,
+    AsJson,
+    Device,
+    Force,
+    LimitChanges,
+    Seed,
+    Size,
+    TrustPickle,
+    parse_device,
+)
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from canon.watermarks import Extraction
 
 app = typer.Typer(no_args_is_help=True, help="Embed watermarks, read them, and look into keys.")
 
 SchemeName = Annotated[str, typer.Argument(metavar="SCHEME", help="A scheme, such as uchida17.")]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A torchvision or timm model name.")]
-Weights = Annotated[Path, typer.Argument(metavar="WEIGHTS", exists=True, dir_okay=False, help="A safetensors file.")]
 KeyFile = Annotated[Path, typer.Option("--key", "-k", dir_okay=False, help="The owner's key file.")]
-ModelFile = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the marked weights.")]
 MessageText = Annotated[
     str | None, typer.Option("--message", "-m", help="A text, hex:DIGITS or random:SEED; default: random by the seed.")
 ]
@@ -35,14 +42,18 @@ DatasetName = Annotated[str, typer.Option("--dataset", help="digits, mnist, cifa
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the dataset lies, for all but digits.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train.")]
 ShownKey = Annotated[Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")]
-Classes = Annotated[int, typer.Option("--classes", min=1, help="Outputs of the model.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "canon watermark embed uchida17 resnet18 --message ours --out owner.safetensors --key owner.key",
+        "canon watermark embed riga21 resnet18 -m hex:00ff -o marked.safetensors -k marked.key --epochs 20 --seed 3",
+    )
+)
 def embed(
     scheme: SchemeName,
     model: ModelName,
-    out: ModelFile,
+    out: ModelOut,
     key: KeyFile,
     message: MessageText = None,
     layer: Layers = None,
@@ -59,19 +70,21 @@ def embed(
     Exit status 3 means that training ended before the message was in; nothing is written then.
     """
     from canon import watermarks, zoo
+    from canon.io import save
 
     talker = Talker(as_json)
     chosen = watermarks.get(scheme)
-    for target in (out, key):
-        check_output(target, force=force)
+    check_model_output(out, force=force)
+    check_output(key, force=force)
     images = zoo.dataset(dataset, data)
-    size = zoo.input_size(model)
+    if zoo.input_size(model) != zoo.DEFAULT_SIZE:
+        images = images.resized(zoo.input_size(model))
     options = watermarks.TrainOptions(device=str(parse_device(device)))
     if epochs is not None:
         options = watermarks.TrainOptions(device=options.device, epochs=epochs, cooldown=min(options.cooldown, epochs))
     result = chosen.embed(
         zoo.model(model, classes=images.classes, seed=seed),
-        images if size == zoo.DEFAULT_SIZE else images.resized(size),
+        images,
         message=message,
         seed=seed,
         layers=layer or None,
@@ -84,11 +97,10 @@ def embed(
     if result.extraction.margin <= 0:
         talker.note("the message is not in; train longer or with another seed")
         raise typer.Exit(ExitCode.INCONCLUSIVE)
-    with atomic_path(out, force=force) as path:
-        _save_weights(result.model, path)
+    accuracy = watermarks.accuracy(result.model, images)
+    save(result.model.cpu(), out, example=images.test_images[:2], architecture=model, force=force)
     with atomic_path(key, force=force) as path:
         result.key.save(path)
-    accuracy = watermarks.accuracy(result.model, images if size == zoo.DEFAULT_SIZE else images.resized(size))
     document = _document(result.extraction) | {
         "accuracy": accuracy,
         "epochs": len(result.history),
@@ -100,28 +112,38 @@ def embed(
     talker.result(document, Text(f"{_sentence(result.extraction)}\ntest accuracy {accuracy:.4f}, {out}, key {key}"))
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "canon watermark extract owner.safetensors --key owner.key",
+        "canon watermark extract suspect.safetensors --arch resnet18 --key owner.key --json",
+    )
+)
 def extract(
-    model: ModelName,
-    weights: Weights,
+    model: Model,
     key: KeyFile,
-    classes: Classes = 10,
+    arch: Architecture = None,
+    size: Size = None,
+    device: Device = "cpu",
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the message of a key out of WEIGHTS, a file for the architecture MODEL.
+    """Read the message of a key out of MODEL, as it is.
 
-    This reports what is there and judges nothing: it exits with 0 however many bits are right.
+    This reports what is there and judges nothing: it exits with 0 however many bits are right. An obfuscated model
+    reads as chance; recover and align it first, or use `canon verify`, which does both.
     """
-    from canon import watermarks, zoo
+    from canon import watermarks
 
+    talker = Talker(as_json)
+    place = parse_device(device)
     owner = watermarks.load_key(key)
-    network = zoo.model(model, classes=classes)
-    _load_weights(network, weights)
-    found = watermarks.get(owner.scheme).extract(network, owner)
-    Talker(as_json).result(_document(found), Text(_sentence(found)))
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    found = watermarks.get(owner.scheme).extract(loaded.model.to(place), owner)
+    talker.result(_document(found), Text(_sentence(found)))
 
 
-@app.command()
+@app.command(epilog=examples("canon watermark show", "canon watermark show owner.key --json"))
 def show(
     key: ShownKey = None,
     as_json: AsJson = False,
@@ -165,27 +187,3 @@ def _sentence(found: Extraction) -> str:
         lines.append("other shapes than the key expects, so this is chance level; recover the model first:")
         lines += [f"  {reason}" for reason in found.shape_mismatch]
     return "\n".join(lines)
-
-
-def _save_weights(model: nn.Module, path: Path) -> None:
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    _safetensors().save_file(state, str(path))
-
-
-def _load_weights(model: nn.Module, path: Path) -> None:
-    try:
-        model.load_state_dict(_safetensors().load_file(str(path)))
-    except Exception as error:  # a damaged file, other names, other shapes
-        raise FileFormatError(
-            f"the weights do not fit this architecture: {str(error).splitlines()[0]}",
-            where=str(path),
-            hint="Name the architecture they were saved from; an obfuscated file must be recovered first",
-        ) from error
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "io") from error
-    return safetensors.torch

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from io import BufferedReader
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from canon._safetensors import Header, damaged, parse_json
+from canon._safetensors import damaged, parse_json
 from canon.errors import CanonError, FileFormatError
-from canon.io.architecture import build_architecture, is_factory, with_tensors
-from canon.io.archive import MAGIC, Archive
+from canon.io.architecture import build_architecture, with_tensors
 from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
+from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
 from canon.io.limits import Limits
-from canon.io.program import is_program, load_program
+from canon.io.program import load_program
 from canon.io.states import plain_names, read_legacy_state, read_state
-from canon.io.weights import INDEX_SUFFIX, check_finite, read_safetensors, read_sharded
-
-METADATA: Final = "canon"
-"""Where a safetensors file that Canon wrote says what it is."""
-
-SUFFIXES: Final = (".safetensors", ".pt", ".pth", ".bin", ".pt2", ".onnx", INDEX_SUFFIX)
-"""Endings of the files that can be read."""
+from canon.io.weights import check_finite, read_safetensors, read_sharded
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +66,7 @@ def load(
 
     Raises:
         FileFormatError: The file is damaged, hostile, refused, or of another architecture.
+        UnsupportedModelError: The file's forward pass uses operations that Canon does not read.
     """
     return read_model(path, architecture, trust_pickle=trust_pickle, limits=limits).model
 
@@ -98,29 +91,30 @@ def read_model(
     path = Path(source)
     if not path.is_file():
         return _named(str(source), path, size)
-    found = _Reader(path, architecture, size, trust_pickle, limits or Limits())
+    reader = _Reader(path, architecture, size, trust_pickle, limits or Limits())
     try:
-        return found.read()
+        return reader.read()
     except MemoryError as error:
         raise damaged("it asks for more memory than there is", str(path)) from error
 
 
 def read_weights(path: str | Path, *, limits: Limits | None = None) -> dict[str, Tensor]:
     """The tensors of a file by name, without a model around them."""
-    reader = _Reader(Path(path), None, None, False, limits or Limits())
-    kind = reader.kind()
-    if kind in ("torch.export", "onnx"):
-        return dict(reader.read().model.state_dict())
-    return reader.weights(kind)[0]
+    path, limits = Path(path), limits or Limits()
+    if not path.is_file():
+        raise FileFormatError("no such file", where=str(path))
+    kind = file_kind(path, limits)
+    if kind.format.holds_graph:
+        return dict(_Reader(path, None, None, False, limits).read().model.state_dict())
+    return plain_names(_tensors(path, kind.format, limits))
 
 
 def _named(source: str, path: Path, size: tuple[int, ...] | None) -> LoadedModel:
-    looks_like_file = source.endswith(SUFFIXES) or path.exists() or re.search(r"[\\/]", source)
-    if looks_like_file:
+    if source.endswith(SUFFIXES) or path.exists() or re.search(r"[\\/]", source):
         raise FileFormatError("the path is a folder" if path.is_dir() else "no such file", where=source)
     model = build_architecture(source)
-    notes = ("the weights are random: a name says what a model looks like, not what it learned",)
-    return LoadedModel(model, example_of(model, source, size), source, "architecture", source, {"name": source}, notes)
+    words = "architecture with random weights"
+    return LoadedModel(model, example_of(model, source, size), source, words, source, {"name": source})
 
 
 @dataclass
@@ -135,63 +129,23 @@ class _Reader:
     def where(self) -> str:
         return str(self.path)
 
-    def kind(self) -> str:
-        """What the file is, by its first bytes; only ONNX has nothing to be known by but its name."""
-        if self.path.name.endswith(INDEX_SUFFIX):
-            return "index"
-        with open(self.path, "rb") as file:
-            start = file.read(16)
-            if start.startswith(MAGIC):
-                archive = Archive(file, self.where, self.limits)
-                return "torch.export" if is_program(archive) else "state dict"
-        if self.path.suffix == ".onnx":
-            return "onnx"
-        if start[8:9] == b"{":
-            return "safetensors"
-        if start.startswith(b"\x80"):
-            return "pickle"
-        raise FileFormatError(
-            "the file is of no format that Canon reads, or is damaged",
-            where=self.where,
-            hint=f"Canon reads {', '.join(SUFFIXES)}",
-        )
-
     def read(self) -> LoadedModel:
-        self.limits.check_file(self.path.stat().st_size, self.where)
-        kind = self.kind()
-        if kind == "torch.export":
-            return self.graph("torch.export program", self.program)
-        if kind == "onnx":
-            return self.graph("ONNX", self.onnx)
+        kind = file_kind(self.path, self.limits)
+        if kind.key is not None:
+            raise FileFormatError(f"the file is a {kind.key}, not a model", where=self.where)
         try:
-            state, hint, notes = self.weights(kind)
-        except FileFormatError:
-            if not self.trust_pickle or kind not in ("state dict", "pickle"):
+            return self.graph(kind.format) if kind.format.holds_graph else self.weights(kind)
+        except CanonError:
+            if not self.trust_pickle or not kind.format.is_pickle:
                 raise
-            return self.unpickled()
-        words = {"safetensors": "safetensors", "index": "safetensors in parts", "state dict": "state dict of torch"}
-        return self.put(state, hint, words.get(kind, "state dict of an old torch"), notes)
+            return self.unpickled(kind.format)
 
-    def weights(self, kind: str) -> tuple[dict[str, Tensor], str | None, tuple[str, ...]]:
-        """The tensors, the architecture that the file names, and remarks."""
-        hint: str | None = None
-        notes: tuple[str, ...] = ()
-        if kind == "index":
-            state = read_sharded(self.path, self.limits)
-        else:
-            with open(self.path, "rb") as file:
-                if kind == "safetensors":
-                    state, header = read_safetensors(file, self.where, self.limits)
-                    hint = _hint(header)
-                elif kind == "state dict":
-                    state = read_state(file, self.where, self.limits)
-                else:
-                    state = read_legacy_state(file, self.where, self.limits)
-        check_finite(state, self.where)
+    def weights(self, kind: FileKind) -> LoadedModel:
+        """A file of tensors."""
+        state = _tensors(self.path, kind.format, self.limits)
         bare = plain_names(state)
-        if bare.keys() != state.keys():
-            notes = ("the prefix 'module.' of all names was left out",)
-        return bare, hint, notes
+        notes = () if bare.keys() == state.keys() else ("the prefix 'module.' of all names was left out",)
+        return self.put(bare, kind.architecture, kind.format.value, notes)
 
     def put(self, state: dict[str, Tensor], hint: str | None, format: str, notes: tuple[str, ...]) -> LoadedModel:
         """Weights into the architecture that the user names, or else the one that the file names."""
@@ -207,43 +161,38 @@ class _Reader:
         model = with_tensors(build_architecture(name), state, self.where)
         return self.loaded(model, example_of(model, name, self.size), format, name, notes)
 
-    def graph(self, format: str, read: Callable[[], tuple[nn.Module, tuple[Tensor, ...]]]) -> LoadedModel:
+    def graph(self, format: Format) -> LoadedModel:
         """A file that holds the forward pass itself."""
-        model, example = read()
-        state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
-        check_finite(state, self.where)
-        return self.loaded(model, example, format, None, ())
+        if format is Format.ONNX:
+            from canon.io.onnx import example_input, load_onnx
 
-    def program(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        try:
+            model: Any = load_onnx(self.path, self.limits)
+            side = self.size[-1] if self.size else DEFAULT_INPUT[-1]
+            for _, _, shape in model.meta["inputs"]:
+                check_input([n if isinstance(n, int) and n > 0 else side for n in shape], self.where)
+            example = example_input(model, side=side)
+        else:
             with open(self.path, "rb") as file:
-                model: nn.Module = load_program(file, self.where, self.limits)
-        except CanonError:
-            if not self.trust_pickle:
-                raise
-            model = torch.export.load(self.path).module()
-        return model, program_example(model, self.size, self.where)
+                model = load_program(file, self.where, self.limits)
+            example = program_example(model, self.size, self.where)
+        check_finite(dict(model.named_parameters()), self.where)
+        return self.loaded(model, example, format.value, None, ())
 
-    def onnx(self) -> tuple[nn.Module, tuple[Tensor, ...]]:
-        from canon.io.onnx import example_input, load_onnx
-
-        model = load_onnx(self.path, self.limits)
-        side = self.size[-1] if self.size else DEFAULT_INPUT[-1]
-        for _, _, shape in model.meta["inputs"]:  # type: ignore[index]
-            check_input([n if isinstance(n, int) and n > 0 else side for n in shape], self.where)
-        return model, example_input(model, side=side)
-
-    def unpickled(self) -> LoadedModel:
+    def unpickled(self, format: Format) -> LoadedModel:
         """What `trust_pickle` asks for: everything in the file may run."""
+        notes = ("the file was unpickled: code in it may have run",)
         try:
+            if format is Format.PROGRAM:
+                program = torch.export.load(self.path).module()
+                example = program_example(program, self.size, self.where)
+                return self.loaded(program, example, format.value, None, notes)
             value = torch.load(self.path, map_location="cpu", weights_only=False)
         except Exception as error:  # the file's own code may raise anything
             raise FileFormatError(f"unpickling failed: {type(error).__name__}: {error}", where=self.where) from error
-        notes = ("the file was unpickled: code in it may have run",)
         if isinstance(value, nn.Module):
-            model = value.eval()
-            name = self.architecture or type(model).__name__
-            return self.loaded(model, example_of(model, self.architecture, self.size), "pickled module", name, notes)
+            name = self.architecture or type(value).__name__
+            example = example_of(value, self.architecture, self.size)
+            return self.loaded(value.eval(), example, "pickled module", name, notes)
         if isinstance(value, dict) and value and all(isinstance(tensor, Tensor) for tensor in value.values()):
             return self.put(plain_names(value), None, "pickled state dict", notes)
         raise FileFormatError(f"the pickle holds a {type(value).__name__}, not a model", where=self.where)
@@ -251,34 +200,32 @@ class _Reader:
     def loaded(
         self, model: nn.Module, example: tuple[Tensor, ...], format: str, architecture: str | None, notes: Any
     ) -> LoadedModel:
-        origin = {"file": self.path.name, "sha256": _digest(self.path)}
-        return LoadedModel(
-            model, cast(model, example), architecture or self.path.name, format, architecture, origin, tuple(notes)
-        )
+        origin = {"file": self.path.name, "sha256": digest(self.path)}
+        name = architecture or self.path.name
+        return LoadedModel(model, cast(model, example), name, format, architecture, origin, tuple(notes))
 
 
-def _hint(header: Header) -> str | None:
-    """The architecture that a file of ours names. A file may name a public one and nothing else."""
-    try:
-        name = parse_json(header.metadata[METADATA].encode(), "metadata")["architecture"]
-    except (KeyError, TypeError, FileFormatError):
-        return None
-    return name if isinstance(name, str) and len(name) < 200 and not is_factory(name) else None
-
-
-def _digest(path: Path) -> str:
-    """SHA-256 of a file; of an index, also of the parts, in the order of their names."""
+def digest(path: Path) -> str:
+    """SHA-256 of a file; of an index, of it and its parts one after the other, in the order of their names."""
     files = [path]
-    if path.name.endswith(INDEX_SUFFIX):
+    if path.suffix == ".json":
         parts = parse_json(path.read_bytes(), str(path))["weight_map"].values()
         files += [path.parent / part for part in sorted(set(parts))]
     found = hashlib.sha256()
     for one in files:
         with open(one, "rb") as file:
-            _update(found, file)
+            while chunk := file.read(1 << 20):
+                found.update(chunk)
     return found.hexdigest()
 
 
-def _update(found: Any, file: BufferedReader) -> None:
-    while chunk := file.read(1 << 20):
-        found.update(chunk)
+def _tensors(path: Path, format: Format, limits: Limits) -> dict[str, Tensor]:
+    """The tensors of a file of weights, if all of them are finite."""
+    if format is Format.PARTS:
+        state = read_sharded(path, limits)
+    else:
+        read = {Format.SAFETENSORS: read_safetensors, Format.STATE: read_state, Format.OLD_STATE: read_legacy_state}
+        with open(path, "rb") as file:
+            state = read[format](file, str(path), limits)
+    check_finite(state, str(path))
+    return state

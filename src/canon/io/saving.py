@@ -13,7 +13,7 @@ from canon._files import OutputError, atomic_path
 from canon._safetensors import write_safetensors
 from canon._version import __version__
 from canon.io.architecture import is_factory
-from canon.io.loading import METADATA
+from canon.io.formats import METADATA
 from canon.io.program import save_program
 
 WRITABLE: Final = (".safetensors", ".pt", ".pth", ".pt2", ".onnx")
@@ -45,8 +45,8 @@ def save(
     """
     target = Path(path)
     check_format(target)
-    inputs = example if isinstance(example, tuple) or example is None else (example,)
-    if inputs is None and target.suffix in _NEEDS_EXAMPLE:
+    inputs = () if example is None else example if isinstance(example, tuple) else (example,)
+    if not inputs and target.suffix in _NEEDS_EXAMPLE:
         raise OutputError("this format needs an example input", where=str(target), hint="Give example=...")
     with atomic_path(target, force=force) as place:
         if target.suffix == ".safetensors":
@@ -54,7 +54,6 @@ def save(
         elif target.suffix in (".pt", ".pth"):
             torch.save({name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}, place)
         elif target.suffix == ".pt2":
-            assert inputs is not None, "checked above"
             save_program(model, inputs, place)
         else:
             from canon.io.onnx import save_onnx

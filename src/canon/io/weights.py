@@ -17,11 +17,10 @@ from canon.io.limits import Limits
 INDEX_SUFFIX: Final = ".index.json"
 
 
-def read_safetensors(file: BufferedReader, where: str, limits: Limits) -> tuple[dict[str, Tensor], Header]:
-    """The tensors of an open file, and its header."""
-    limits.check_file(file.seek(0, os.SEEK_END), where)
+def read_safetensors(file: BufferedReader, where: str, limits: Limits) -> dict[str, Tensor]:
+    """The tensors of an open file."""
     header = checked_header(file, where, limits)
-    return {name: read_entry(file, entry, where) for name, entry in header.entries.items()}, header
+    return {name: read_entry(file, entry, where) for name, entry in header.entries.items()}
 
 
 def checked_header(file: BufferedReader, where: str, limits: Limits) -> Header:
