@@ -83,6 +83,10 @@ class Brush:
     free: Windows
     """Noise for whole filters of dummies."""
 
+    hush: float
+    """How strongly null rows read null columns. A null channel behind a norm is null but for a rounding error; unless
+    it weakens on the way, a deep chain of them would carry that error into the live channels."""
+
     chain: bool
     """Whether dummies read dummies."""
 
@@ -95,7 +99,9 @@ class Brush:
         attention = column_attention(columns, chain)
         shrink = columns.before / float(attention.square().sum())
         free = windows.spread(mean * shrink, deviation * shrink**0.5)
-        return Brush(windows.spread(mean, deviation), free, chain)
+        silent = int((columns.kind == Kind.ZERO_IN).sum())
+        hush = DAMPING * min(1.0, math.sqrt(columns.before / max(1, silent)))
+        return Brush(windows.spread(mean, deviation), free, hush, chain)
 
     def write(self, out: Tensor, weight: Tensor, rows: Axis, columns: Axis) -> None:
         """Fill `out[o', i', k]` from `weight[o, i, k]`."""
@@ -131,7 +137,7 @@ class Brush:
         blank = like.new_zeros(which.numel(), *like.shape[1:])
         count = dummies.silent.numel()
         if self.chain and count:
-            drawn = self.own.take(lines.filter[which], count * like.shape[2])
+            drawn = self.own.take(lines.filter[which], count * like.shape[2]).mul_(self.hush)
             blank.index_copy_(1, dummies.silent, drawn.view(-1, count, like.shape[2]))
         return blank
 
