@@ -6,14 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from canon.api.documents import architecture_of
 from canon.api.recovering import recover
 from canon.rewrite import FoldableNorm
 from canon.verify import Certificate, Matching
 from canon.verify import certify as certify_once
 from canon.verify.folded import certify_folded
 from canon.verify.forms import conform, norms_of
+from canon.verify.naming import named_alike
 
 
 def certify(
@@ -45,6 +47,8 @@ def certify(
     """
     names = None if layers is None else tuple(layers)
     known = norms_of(reference, example) if norms is None else norms
+    if isinstance(recovered, fx.GraphModule):
+        recovered = named_alike(recovered, architecture_of(reference, example), example, reference=reference)
 
     def once(ours: nn.Module, theirs: nn.Module) -> Certificate:
         formed, form = conform(ours, known, example)

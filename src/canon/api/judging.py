@@ -19,6 +19,7 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, write_evidence
 from canon.verify.forms import Form, conform, norms_of
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark, Tier2
+from canon.verify.naming import named_alike
 from canon.verify.verdict import Findings, Verdict, decide
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def judge(
     anchor: nn.Module | LayoutKey = layout_key if reference is None else reference  # type: ignore[assignment]
     expected = architecture_of(anchor, example)
     norms = anchor.norms if isinstance(anchor, LayoutKey) else norms_of(anchor, example)
+    suspect = named_alike(suspect, expected, example, reference=reference, norms=norms)
     given, form = conform(suspect, norms, example)
     expected.differences(architecture_of(given, example))
     result = recover(suspect, example, widths=_widths(expected)) if options.recover else None

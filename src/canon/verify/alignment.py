@@ -25,6 +25,7 @@ from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, coordinates, layout_of, ratio
 from canon.verify.matching import Matching, check_matching, match, second_nearest
+from canon.verify.naming import named_alike
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
 
@@ -148,11 +149,14 @@ def align(
     """
     check_matching(matching)
     check_finite(model)
+    owner = reference if isinstance(reference, nn.Module) else None
+    norms = reference.norms if isinstance(reference, LayoutKey) else ()
     if isinstance(reference, nn.Module):
         check_finite(reference)
         reference = layout_of(reference, example)
     elif isinstance(reference, LayoutKey):
         reference = reference.layout
+    model = named_alike(model, reference.architecture, example, reference=owner, norms=norms)
     graph = trace(model, example)
     tensors, _ = tensor_names(model)
     _check_widths(reference.architecture, Architecture.of(graph, tensors))

@@ -86,11 +86,16 @@ class Architecture:
 
 
 def _wiring(graph: ChannelGraph) -> list[object]:
+    """Everything but names: a tensor is known by where it is first used, which also tells what is shared."""
+    numbers: dict[str, int] = {}
+
+    def number(tensor: str | None) -> int | None:
+        return None if tensor is None else numbers.setdefault(tensor, len(numbers))
+
     maps = [
         [
-            linear.name,
-            linear.weight,
-            linear.bias,
+            number(linear.weight),
+            number(linear.bias),
             linear.groups,
             _segments(linear.rows),
             _segments(linear.columns or ()),
@@ -104,7 +109,14 @@ def _wiring(graph: ChannelGraph) -> list[object]:
             [[p.map, p.offset, p.repeat, p.point] for p in space.producers],
             [[c.map, c.offset, c.repeat, c.point, c.tap] for c in space.consumers],
             [
-                [stage.kind, list(stage.inputs), stage.output, sorted(stage.params.items()), stage.offset, stage.repeat]
+                [
+                    stage.kind,
+                    list(stage.inputs),
+                    stage.output,
+                    [[role, number(name)] for role, name in sorted(stage.params.items())],
+                    stage.offset,
+                    stage.repeat,
+                ]
                 for stage in space.stages
             ],
         ]

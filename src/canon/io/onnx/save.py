@@ -23,7 +23,7 @@ from canon._files import atomic_path
 from canon._version import __version__
 from canon.errors import CanonError, MissingExtraError, UnsupportedModelError
 from canon.graph.tracer import check_example, check_model
-from canon.io.onnx.fold import fold_norms as fold
+from canon.rewrite import fold_norms as fold
 
 LARGEST: Final = (1 << 31) - 1
 """Bytes of a protocol buffer."""
@@ -62,10 +62,9 @@ def save_onnx(
     inputs = example if isinstance(example, tuple) else (example,)
     check_example(model, inputs)
     with atomic_path(path, force=force) as target:
-        proto = _export(model, inputs)
-        _tidy(proto, {name for name, _ in [*model.named_parameters(), *model.named_buffers()]})
-        if fold_norms:
-            fold(proto.graph)
+        given = fold(model, inputs).model if fold_norms else model
+        proto = _export(given, inputs)
+        _tidy(proto, {name for name, _ in [*given.named_parameters(), *given.named_buffers()]})
         _forget_unused(proto.graph)
         if proto.ByteSize() > LARGEST:
             raise ExportError("the model is larger than 2 GiB, which one ONNX file cannot hold", where=str(path))
