@@ -30,7 +30,8 @@ test: $(STAMP) ## Run the tests and the examples in the docstrings
 	$(BIN)/python -m pytest -n $(JOBS) --durations=10 $(PYTEST_FLAGS)
 
 demo: $(STAMP) ## Watermark a network, hide it, bring it back, and prove it
-	$(BIN)/canon demo
+	@mkdir -p build
+	$(BIN)/canon demo --report build/demo.html --force
 
 docs: $(STAMP) ## Build the documentation in build/docs, warnings as errors
 	$(BIN)/mkdocs build --quiet --strict --site-dir build/docs

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from canon._files import OutputError
 from canon.cli.main import app
 
 
@@ -18,14 +20,26 @@ def test_help_says_what_happens() -> None:
 
 
 @pytest.mark.slow
-def test_the_watermark_comes_back() -> None:
+def test_the_watermark_comes_back(tmp_path: Path) -> None:
     """Even after one epoch: what the key reads before the attack it reads after recovery."""
-    result = CliRunner().invoke(app, ["demo", "--epochs", "1", "--json"])
+    page = tmp_path / "demo.html"
+    result = CliRunner().invoke(app, ["demo", "--epochs", "1", "--json", "--report", str(page)])
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
     clean, attacked, recovered = record["parameters"]
     assert attacked > clean == recovered
-    assert record["passed"]
+    assert record["verdicts"] == ["proved", "proved"]
+    assert record["report"] == str(page)
+    assert "The suspect is the owner&#39;s model, in disguise" in page.read_text(encoding="utf-8")
     assert record["match_frac"] == 1.0
     assert record["recovered_similarity"] == record["key_similarity"] == record["clean_similarity"]
     assert record["attacked_similarity"] < record["clean_similarity"]
+
+
+def test_an_existing_report_is_kept(tmp_path: Path) -> None:
+    """And the user hears of it before the training, not after."""
+    page = tmp_path / "demo.html"
+    page.write_text("mine")
+    result = CliRunner().invoke(app, ["demo", "--report", str(page)])
+    assert isinstance(result.exception, OutputError)
+    assert page.read_text() == "mine"

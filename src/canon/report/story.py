@@ -36,10 +36,13 @@ class Story:
 
 def tell(document: Mapping[str, Any]) -> Story:
     """The story of a verification."""
-    verdict, recovery, mark = document["verdict"], document["recovery"], document["watermark"]
+    verdict, recovery = document["verdict"], document["recovery"]
     equal = _equal(document)
     kind, word, headline = _headline(document, equal)
-    lead = [_question(document), *_disguise(recovery), *_comparison(document, equal), *_message(mark)]
+    lead = [
+        _question(document), *_disguise(recovery), *_folding(document), *_comparison(document, equal),
+        *_message(document),
+    ]  # fmt: skip
     if kind == "inconclusive":
         lead.append(f"That is not enough to decide: {verdict['reason']}.")
     return Story(kind, word, headline, tuple(lead), tuple(_facts(document, equal)), tuple(_limits(document)))
@@ -118,6 +121,23 @@ def _disguise(recovery: Mapping[str, Any] | None) -> list[str]:
     ]
 
 
+def _folding(document: Mapping[str, Any]) -> list[str]:
+    form = document.get("form", {})
+    folded, added = len(form.get("restored", ())), len(form.get("folded", ()))
+    lines = []
+    if folded:
+        lines.append(
+            f"{count(folded, 'normalisation layer')} had been folded into the layers before them. The models were "
+            "compared with these folded on both sides."
+        )
+    if added:
+        lines.append(
+            f"{count(added, 'normalisation layer')} stood where {_owner(document)} has none, and went into the layers "
+            "before them."
+        )
+    return lines
+
+
 def _comparison(document: Mapping[str, Any], equal: bool) -> list[str]:
     certificate, alignment = document["certificate"], document["alignment"]
     if equal and certificate is not None:
@@ -145,9 +165,10 @@ def _comparison(document: Mapping[str, Any], equal: bool) -> list[str]:
     return [f"It does not resemble {_owner(document)}: {share}. Half would be needed to call the two related."]
 
 
-def _message(mark: Mapping[str, Any] | None) -> list[str]:
+def _message(document: Mapping[str, Any]) -> list[str]:
+    mark, refused = document["watermark"], document.get("form", {}).get("watermark_not_read")
     if mark is None:
-        return []
+        return [] if refused is None else [f"The message was not read: {refused}."]
     read = f"The owner's key reads {mark['matched']} of {mark['total']} bits of the message"
     if mark["p_value"] <= mark["alpha"]:
         return [f"{read}. Luck does as well once in {odds(mark['p_value']).removeprefix('1 in ')} tries."]
@@ -191,6 +212,9 @@ def _limits(document: Mapping[str, Any]) -> list[str]:
         )
     elif document["verdict"]["kind"] == "proved":
         limits.append("No watermark key was given: equality was shown, and no message was read.")
+    lent = document.get("form", {}).get("from_owner", ())
+    if lent:
+        limits.append(f"Because norms had been folded away, this was taken from the owner's side: {'; '.join(lent)}.")
     if document["verdict"]["kind"] == "inconclusive":
         limits.append("Not decided means not decided: it speaks neither for the owner nor for the suspect.")
     if document["recovery"] is not None and document["recovery"]["removed"]:
