@@ -95,7 +95,7 @@ def judge(
     anchor: nn.Module | LayoutKey = layout_key if reference is None else reference  # type: ignore[assignment]
     expected = architecture_of(anchor, example)
     norms = anchor.norms if isinstance(anchor, LayoutKey) else norms_of(anchor, example)
-    suspect = named_alike(suspect, expected, example, reference=reference, norms=norms)
+    suspect = named_alike(suspect, expected, example, reference=reference, norms=norms or ())
     given, form = conform(suspect, norms, example)
     expected.differences(architecture_of(given, example))
     result = recover(suspect, example, widths=_widths(expected)) if options.recover else None

@@ -150,7 +150,7 @@ def align(
     check_matching(matching)
     check_finite(model)
     owner = reference if isinstance(reference, nn.Module) else None
-    norms = reference.norms if isinstance(reference, LayoutKey) else ()
+    norms = (reference.norms or ()) if isinstance(reference, LayoutKey) else ()
     if isinstance(reference, nn.Module):
         check_finite(reference)
         reference = layout_of(reference, example)
