@@ -122,9 +122,8 @@ def run_demo(
     say("   What was added without changing the function is redundant, and redundancy can be found.")
     result = canon.recover(attacked, example)
     found = result.report
-    say(
-        f"   {found.removed} channels did nothing, {found.merged} were copies: {found.parameters[1]:,} parameters remain."
-    )
+    say(f"   {found.removed:,} channels did nothing and {found.merged:,} were copies; without them,")
+    say(f"   {found.parameters[1]:,} parameters are left.")
     unaligned = scheme.similarity(result.model, key)
     say(f"   They are still in the thief's order, so the key reads {unaligned:.1%}.")
 
