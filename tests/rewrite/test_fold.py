@@ -55,7 +55,7 @@ def test_the_papers_models_keep_their_function(name: str, size: int, folded: int
     assert architecture(restored, example) == architecture(model, example)
 
 
-FOLDED = {
+FOLDED: dict[str, Callable[[], nn.Module]] = {
     "without bias": lambda: build(lambda n, x: n.norm(n.a(x)), a=conv(3, 4, bias=False), norm=NORM(4)),
     "with bias": lambda: build(lambda n, x: F.relu(n.norm(n.a(x))), a=conv(3, 4), norm=NORM(4)),
     "without affine part": lambda: build(lambda n, x: n.norm(n.a(x)), a=conv(3, 4), norm=NORM(4, affine=False)),
@@ -95,7 +95,7 @@ def shared() -> nn.Module:
     return build(lambda n, x: n.norm(n.a(n.b(x))), a=layer, b=layer, norm=NORM(3))
 
 
-LEFT = {
+LEFT: dict[str, Callable[[], nn.Module]] = {
     "another reader": lambda: build(lambda n, x: n.norm(y := n.a(x)) + y, a=conv(3, 4), norm=NORM(4)),
     "read by what is unknown": lambda: build(
         lambda n, x: n.norm(y := n.a(x)) + torch.sort(y, 1)[0], a=conv(3, 4), norm=NORM(4)

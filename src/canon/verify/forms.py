@@ -53,15 +53,17 @@ def norms_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[Folda
 
 
 def conform(
-    model: nn.Module, norms: Iterable[FoldableNorm], example: Tensor | tuple[Any, ...]
+    model: nn.Module, norms: Iterable[FoldableNorm] | None, example: Tensor | tuple[Any, ...]
 ) -> tuple[nn.Module, Form]:
     """A model with norms where the reference has them, and what had to be done for it.
 
     Args:
         model: The suspect, in evaluation mode. It is not changed, and given back as it is where nothing is to do.
-        norms: The reference's norms, from `norms_of` or its layout key.
+        norms: The reference's norms, from `norms_of` or its layout key; None: they are not known.
         example: An input tensor or tuple of inputs.
     """
+    if norms is None:
+        return model, GIVEN
     wanted = {pair.layer: pair for pair in norms}
     graph = trace(model, example)
     modules = dict(model.named_modules())

@@ -52,8 +52,8 @@ class LayoutKey:
     canon: str = __version__
     """Version that made it."""
 
-    norms: tuple[FoldableNorm, ...] = ()
-    """The norms that may have been folded away in a suspect, by name alone."""
+    norms: tuple[FoldableNorm, ...] | None = None
+    """The norms that may have been folded away in a suspect, by name alone; None: the key does not say."""
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the key file; an existing one is replaced only with `force`."""
@@ -67,9 +67,10 @@ class LayoutKey:
             "wiring": self.layout.architecture.wiring,
             "numbers": self.layout.numbers,
             "stream": _stream(),
-            "norms": [[pair.norm, pair.layer, int(pair.bias)] for pair in self.norms],
             "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
         }
+        if self.norms is not None:
+            header["norms"] = [[pair.norm, pair.layer, int(pair.bias)] for pair in self.norms]
         tensors = {
             "features": torch.cat([s.features.flatten() for s in steps] or [torch.empty(0)]).float(),
             "scales": torch.cat([s.scales[t] for s in steps for t in sorted(s.scales)] or [torch.empty(0)]).float(),
@@ -141,7 +142,7 @@ class _Parser:
             if used != self.tensors[name].numel():
                 raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
         layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers)
-        norms = tuple(_norm(entry, shapes) for entry in header.get("norms", ()))
+        norms = tuple(_norm(entry, shapes) for entry in header["norms"]) if "norms" in header else None
         return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms)
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:
