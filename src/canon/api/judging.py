@@ -95,6 +95,7 @@ def judge(
     anchor: nn.Module | LayoutKey = layout_key if reference is None else reference  # type: ignore[assignment]
     expected = architecture_of(anchor, example)
     norms = anchor.norms if isinstance(anchor, LayoutKey) else norms_of(anchor, example)
+    digests: dict[str, Mapping[str, str]] = {"suspect": {"tensors": model_digest(suspect)}}
     suspect = named_alike(suspect, expected, example, reference=reference, norms=norms or ())
     given, form = conform(suspect, norms, example)
     expected.differences(architecture_of(given, example))
@@ -125,7 +126,6 @@ def judge(
         tier2 = Tier2(clean, attacked.similarity, mark.similarity, options.fraction, options.slack)
     findings = Findings(alignment, certificate, mark, tier2, options.tolerance, options.alpha, form, refused)
     verdict = decide(findings)
-    digests: dict[str, Mapping[str, str]] = {"suspect": {"tensors": model_digest(suspect)}}
     if reference is not None:
         digests["reference"] = {"tensors": model_digest(reference)}
     if layout_key is not None:

@@ -178,13 +178,14 @@ def choose(
     description: str | None,
     out: Path,
     *,
+    models: Sequence[str] = MODELS,
     ratios: Sequence[float] = RATIOS,
     seeds: Sequence[int] = SEEDS,
     variants: Sequence[str] = VARIANTS,
 ) -> argparse.Namespace:
     """Read the options that a grid over models has."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS, metavar="NAME", help="models to attack")
+    parser.add_argument("--models", nargs="+", default=models, choices=MODELS, metavar="NAME", help="models to attack")
     parser.add_argument("--variants", nargs="+", default=variants, choices=VARIANTS, metavar="NAME", help="attacks")
     parser.add_argument("--ratios", nargs="+", type=float, default=ratios, help="shares of channels that are added")
     parser.add_argument("--seeds", nargs="+", type=int, default=seeds, help="seeds of the attacks")
