@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.graph import ChannelGraph, LinearMap, trace
-from canon.recovery.merge import merge_layer, unfold
-from canon.rewrite import SpaceRewrite
+from canon.recovery.merge import SpaceMerge, merge_layer, unfold
 from tests.networks import Net, conv
 from tests.preservation import randomize
 
@@ -30,9 +29,9 @@ KEEP = torch.tensor([0, 1, 4, 6])
 FACTOR = torch.tensor([1.0, 1.0, -2.0, 1.0, 1.0, 0.5, 1.0, 3.0], dtype=torch.float64)
 
 
-def rewrite(linear: LinearMap) -> tuple[int, SpaceRewrite]:
+def rewrite(linear: LinearMap) -> tuple[int, SpaceMerge]:
     assert linear.columns is not None
-    return linear.columns[0].space, SpaceRewrite.merge(KEEP, INTO, {linear.columns[0].tap: FACTOR})
+    return linear.columns[0].space, SpaceMerge(KEEP, INTO, {linear.columns[0].tap: FACTOR})
 
 
 def dense() -> Tensor:
@@ -51,6 +50,7 @@ def test_columns_add_up(transposed: bool) -> None:
     pattern = "iokl,ij->jokl" if transposed else "oikl,ij->ojkl"
     torch.testing.assert_close(unfold(merged.weight, weight, linear), torch.einsum(pattern, weight, dense()))
     assert bool(merged.reads.all())
+    assert merged.cancelled is not None
     assert not bool(merged.cancelled.any())
 
 
@@ -58,7 +58,7 @@ def test_groups_stay_apart() -> None:
     _, linear, weight = layer(groups=2)
     assert linear.columns is not None
     into, keep = torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), torch.tensor([0, 2, 4, 5])
-    change = SpaceRewrite.merge(keep, into, {})
+    change = SpaceMerge(keep, into, {})
     zeros = torch.zeros(8, dtype=torch.float64)
     merged = merge_layer(weight, linear, {linear.columns[0].space: change}, zeros, FLOOR)
     expected = torch.zeros(6, 2, 3, 3, dtype=torch.float64)
@@ -92,6 +92,7 @@ def test_channels_that_agree_less_may_cancel_less() -> None:
     spread[2] = 1e-5
     noisy = merge_layer(weight, linear, {space: change}, spread, FLOOR)
     assert not bool(noisy.reads[0, :, 0].any())
+    assert noisy.cancelled is not None
     assert 1e-6 < float(noisy.cancelled[0]) < 1e-5
 
 

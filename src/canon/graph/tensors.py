@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -34,11 +36,68 @@ def unsaved_names(model: nn.Module) -> frozenset[str]:
 def clone_with(model: nn.Module, tensors: dict[int, Tensor]) -> nn.Module:
     """A copy of a model that shares nothing but gets the given tensors in place of those with these ids.
 
-    `copy.deepcopy` asks its memo first, so no weight is ever copied.
+    As `copy.deepcopy`, which asks its memo first, so that no weight is ever copied; but what makes up nearly all of a
+    model, plain modules that hold tensors, numbers and other modules, is copied without the detours.
     """
-    memo: dict[int, Any] = dict(tensors)
-    result: nn.Module = copy.deepcopy(model, memo)
+    return _copy_module(model, dict(tensors))
+
+
+_ATOMS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size, type})
+"""What a copy may share."""
+
+
+def _copy_module(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    known = memo.get(id(module))
+    if known is not None:
+        result: nn.Module = known
+        return result
+    kind = type(module)
+    if not _is_plain(kind):
+        result = copy.deepcopy(module, memo)
+        return result
+    result = kind.__new__(kind)
+    memo[id(module)] = result
+    result.__dict__.update({name: _copy(value, memo) for name, value in module.__dict__.items()})
     return result
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(kind: type) -> bool:
+    """Whether instances are nothing but their attributes, so that copying those copies them.
+
+    What layers of torch.nn do to a state is for files of older versions.
+    """
+    usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
+    bases = [base for base in kind.__mro__ if base not in (object, nn.Module)]
+    own = {name for base in bases for name in vars(base)}
+    restored = any("__setstate__" in vars(base) and not base.__module__.startswith("torch.nn.") for base in bases)
+    special = {"__deepcopy__", "__getstate__", "__slots__", "__getnewargs__", "__getnewargs_ex__", "__new__"}
+    return usual and not restored and not own & special
+
+
+def _copy(value: Any, memo: dict[int, Any]) -> Any:
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    if isinstance(value, nn.Module):
+        return _copy_module(value, memo)
+    if kind is dict:
+        # Keys are names; values may be anything.
+        memo[id(value)] = made = {}
+        made.update({key: _copy(item, memo) for key, item in value.items()})
+        return made
+    if kind is tuple and all(type(item) in _ATOMS for item in value):
+        return value
+    if kind is set and not value:
+        memo[id(value)] = empty = set()  # type: ignore[var-annotated]
+        return empty
+    if kind is OrderedDict and not value:
+        memo[id(value)] = none = OrderedDict()  # type: ignore[var-annotated]
+        return none
+    return copy.deepcopy(value, memo)
 
 
 def meta_clone(model: nn.Module) -> nn.Module:

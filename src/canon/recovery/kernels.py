@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph
@@ -11,8 +12,6 @@ from canon.graph import ChannelGraph
 
 def crop_kernels(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
     """Cropped weights by name, and how many rings went. Only where every filter of a layer has the ring, all zero."""
-    cropped: dict[str, Tensor] = {}
-    rings: dict[str, int] = {}
     calls: dict[str, tuple[int, ...] | None] = {}
     for linear in graph.maps:
         calls[linear.weight] = linear.cropping
@@ -20,25 +19,47 @@ def crop_kernels(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> tuple[di
         for stage in space.stages:
             if stage.kind == "depthwise":
                 calls[stage.params["weight"]] = stage.cropping
+    room = {}
     for name, padding in calls.items():
-        weight = tensors[name]
-        if padding is None or weight.ndim < 3:
-            continue
+        size = min(tensors[name].shape[2:], default=0)
+        if padding is not None and min((*padding, (size - 1) // 2)) > 0:
+            room[name] = min((*padding, (size - 1) // 2))
+    cropped: dict[str, Tensor] = {}
+    rings: dict[str, int] = {}
+    for name, used in _largest({name: tensors[name].detach() for name in room}).items():
         count = 0
-        while min(weight.shape[2:]) >= 3 and min(padding) > count and _hollow(weight):
-            for axis in range(2, weight.ndim):
-                weight = weight.narrow(axis, 1, weight.shape[axis] - 2)
+        while count < room[name] and _hollow(used, count):
             count += 1
         if count:
+            weight = tensors[name].detach()
+            for axis in range(2, weight.ndim):
+                weight = weight.narrow(axis, count, weight.shape[axis] - 2 * count)
             cropped[name] = weight.contiguous()
             rings[name] = count
     return cropped, rings
 
 
-def _hollow(weight: Tensor) -> bool:
-    """Whether the outermost ring of every filter is zero."""
-    for axis in range(2, weight.ndim):
-        for edge in (0, weight.shape[axis] - 1):
-            if bool(weight.select(axis, edge).any()):
+def _largest(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """By weight: the largest magnitude of all filters at each place of the kernel, on the host."""
+    # One filter tells most layers apart from expanded ones; only what looks hollow is read as a whole.
+    first = _to_host({name: weight[0, 0].abs() for name, weight in weights.items()})
+    hollow = {name: weights[name] for name, kernel in first.items() if _hollow(kernel, 0)}
+    return _to_host({name: weight.flatten(0, 1).abs().amax(dim=0) for name, weight in hollow.items()})
+
+
+def _to_host(kernels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Small tensors on the host, in one transfer."""
+    if not kernels:
+        return {}
+    flat = torch.cat([kernel.flatten().double() for kernel in kernels.values()]).cpu()
+    parts = flat.split([kernel.numel() for kernel in kernels.values()])
+    return {name: part.view(kernels[name].shape) for name, part in zip(kernels, parts, strict=True)}
+
+
+def _hollow(kernel: Tensor, ring: int) -> bool:
+    """Whether a kernel is zero along the ring, counted from the outside."""
+    for axis in range(kernel.ndim):
+        for edge in (ring, kernel.shape[axis] - 1 - ring):
+            if bool(kernel.select(axis, edge).any()):
                 return False
     return True

@@ -174,22 +174,29 @@ def known_widths(graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | 
 
 def check_finite(model: nn.Module) -> None:
     """Refuse weights that no comparison can be made with."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+    named = [*model.named_parameters(), *model.named_buffers()]
+    for name, tensor in named:
         if tensor.numel() == 0:
             raise UnsupportedModelError(
                 f"tensor of shape {tuple(tensor.shape)} is empty", where=name,
                 hint="A layer without channels cannot be recovered",
             )  # fmt: skip
-        if tensor.is_floating_point() and not _all_finite(tensor):
+    numbers = [(name, tensor.detach()) for name, tensor in named if tensor.is_floating_point()]
+    for name, tensor in _suspicious(numbers):
+        if not bool(torch.isfinite(tensor).all()):
             raise UnsupportedModelError(
                 "tensor holds NaN or infinity", where=name,
                 hint="The model is damaged; recovery compares weights and cannot use them",
             )  # fmt: skip
 
 
-def _all_finite(tensor: Tensor) -> bool:
-    # NaN and infinity survive a sum, which is much cheaper to look at; an overflow only costs the longer way.
-    return bool(torch.isfinite(tensor.sum())) or bool(torch.isfinite(tensor).all())
+def _suspicious(tensors: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
+    """Tensors whose sum is not finite. NaN and infinity survive a sum; an overflow only costs a closer look."""
+    if not tensors:
+        return []
+    device = tensors[0][1].device
+    finite = torch.stack([tensor.sum().to(device, torch.float64) for _, tensor in tensors]).isfinite().tolist()
+    return [named for named, good in zip(tensors, finite, strict=True) if not good]
 
 
 def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction, tolerance: Tolerance) -> float:

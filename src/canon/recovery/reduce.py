@@ -11,12 +11,13 @@ from torch import Tensor
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
 from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live
-from canon.recovery.merge import Merged, merge_layer, unfold
+from canon.recovery.merge import Merged, SpaceMerge, merge_layer, unfold
 from canon.recovery.partition import Classes
 from canon.recovery.slots import choose_slots, unmerge
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import SpaceRewrite
 from canon.rewrite.tensors import rewrite_stages
+from canon.transforms import ChannelTransform
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +69,18 @@ def reduce(
         widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
     """
     protect = {s.id: torch.zeros(s.width, dtype=torch.bool) for s in graph.spaces}
+    known: _Layers = {}
     while True:
-        attempt = _Attempt(graph, tensors, classes, tolerance, protect)
+        attempt = _Attempt(graph, tensors, classes, tolerance, protect, known)
         missing = attempt.missing(widths)
         if not missing:
             return attempt.finish()
         for space, channels in missing.items():
             protect[space] = protect[space] | channels
+
+
+_Layers = dict[str, tuple[list[Classes], Merged]]
+"""By weight: a merged layer, and the classes of the spaces that it lies between."""
 
 
 class _Attempt:
@@ -87,6 +93,7 @@ class _Attempt:
         classes: Mapping[int, Classes],
         tolerance: Tolerance,
         protect: Mapping[int, Tensor],
+        known: _Layers,
     ) -> None:
         self.graph, self.tensors, self.protect = graph, tensors, protect
         self.classes = {s.id: unmerge(classes[s.id], protect[s.id]) for s in graph.spaces}
@@ -95,27 +102,36 @@ class _Attempt:
             slots = choose_slots(self.classes[space.id], space)
             self.leaders[space.id], self.filler[space.id] = slots
         merges = {s.id: self._merge_of(s) for s in graph.spaces if not s.pins}
-        rewrites = {k: v for k, v in merges.items() if v is not None}
+        changes = {k: v for k, v in merges.items() if v is not None}
         self.merged: dict[int, Merged] = {}
         by_weight: dict[str, Merged] = {}
         for index, linear in enumerate(graph.maps):
             if linear.weight not in by_weight:
-                by_weight[linear.weight] = merge_layer(
-                    tensors[linear.weight],
-                    linear,
-                    rewrites,
-                    self._spread(linear),
-                    32 * tolerance.rounding,
-                    tolerance.smallest,
-                )
+                between = [self.classes[s.space] for s in (*linear.rows, *(linear.columns or ()))]
+                old = known.get(linear.weight)
+                if old is None or any(a is not b for a, b in zip(old[0], between, strict=True)):
+                    floor, smallest = 32 * tolerance.rounding, tolerance.smallest
+                    weight = tensors[linear.weight]
+                    old = (between, merge_layer(weight, linear, changes, self._spread(linear), floor, smallest))
+                    known[linear.weight] = old
+                by_weight[linear.weight] = old[1]
             self.merged[index] = by_weight[linear.weight]
         counts = {s.id: self.leaders[s.id].numel() for s in graph.spaces}
         guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
         self.folds = plan_folds(graph, tensors, self.classes, self.leaders, self.merged, guarded)
         reads = {i: self._reads(i, m) for i, m in self.merged.items()}
         self.live = find_live(graph, counts, reads, guarded)
+        self.starts = [self._starts(linear.columns or ()) for linear in graph.maps]
 
-    def _merge_of(self, space: Space) -> SpaceRewrite | None:
+    def _starts(self, segments: tuple[Segment, ...]) -> dict[int, int]:
+        """By where a segment starts before the merge: where it starts after it."""
+        found, start = {}, 0
+        for segment in segments:
+            found[segment.offset] = start
+            start += self.leaders[segment.space].numel() * segment.repeat
+        return found
+
+    def _merge_of(self, space: Space) -> SpaceMerge | None:
         classes, keep = self.classes[space.id], self.leaders[space.id]
         if keep.numel() == space.width and not bool(self.filler[space.id].any()):
             return None
@@ -123,10 +139,10 @@ class _Attempt:
         real = ~self.filler[space.id]
         place[keep[real]] = torch.arange(keep.numel())[real]
         into = torch.where(classes.null, -1, place[classes.leader])
-        return SpaceRewrite.merge(keep, into, classes.factors)
+        return SpaceMerge(keep, into, classes.factors)
 
     def _spread(self, linear: LinearMap) -> Tensor:
-        parts = [self.classes[s.space].spread.repeat_interleave(s.repeat) for s in linear.columns or ()]
+        parts = [_repeated(self.classes[s.space].spread, s.repeat) for s in linear.columns or ()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
     def _reads(self, index: int, merged: Merged) -> Tensor:
@@ -218,29 +234,23 @@ class _Attempt:
         if space.id in self.folds.spaces:
             folded[leaders[self.folds.spaces[space.id]]] = True
         cancelled = torch.zeros(space.width, dtype=torch.float64)
+        ratios = []
         for consumer in space.consumers:
             ratio = self.merged[consumer.map].cancelled
-            start = self._column_offset(consumer.map, space.id, consumer.offset)
-            part = ratio[start : start + leaders.numel() * consumer.repeat]
-            part = part.view(-1, consumer.repeat).amax(dim=1)
-            cancelled[leaders] = torch.maximum(cancelled[leaders], part)
+            if ratio is not None:
+                start = self.starts[consumer.map][consumer.offset]
+                part = ratio[start : start + leaders.numel() * consumer.repeat]
+                ratios.append(part if consumer.repeat == 1 else part.view(-1, consumer.repeat).amax(dim=1))
+        if ratios:
+            cancelled[leaders] = torch.stack(ratios).amax(dim=0)
         return SpaceOutcome(
             self.classes[space.id], leaders[live], dead & ~folded, folded,
             self.protect[space.id], cancelled,
         )  # fmt: skip
 
-    def _column_offset(self, index: int, space: int, before: int) -> int:
-        """Where a segment starts after the merge."""
-        offset = 0
-        for segment in self.graph.maps[index].columns or ():
-            if segment.offset == before:
-                return offset
-            offset += self.leaders[segment.space].numel() * segment.repeat
-        raise AssertionError(f"space {space} has no segment at {before}")
-
     def _select(self, segments: tuple[Segment, ...]) -> Tensor:
         """Entries of an axis, after the merge, that are alive."""
-        return torch.nonzero(torch.cat([self.live[s.space].repeat_interleave(s.repeat) for s in segments])).flatten()
+        return torch.nonzero(torch.cat([_repeated(self.live[s.space], s.repeat) for s in segments])).flatten()
 
     def _weight(self, index: int, linear: LinearMap) -> Tensor:
         merged = self.merged[index].weight
@@ -248,8 +258,10 @@ class _Attempt:
         rows = self._select(linear.rows)
         columns = None if linear.columns is None else self._select(linear.columns)
         if groups == 1:
-            picked = merged.index_select(1, rows.to(device))
-            if columns is not None:
+            picked = merged
+            if rows.numel() < merged.shape[1]:
+                picked = picked.index_select(1, rows.to(device))
+            if columns is not None and columns.numel() < merged.shape[2]:
                 picked = picked.index_select(2, columns.to(device))
         else:
             assert columns is not None, "grouped layers read a space"
@@ -274,20 +286,22 @@ class _Attempt:
         index = []
         for s in linear.rows:
             kept = self.leaders[s.space][self.live[s.space]]
-            inner = torch.arange(s.repeat)
-            index.append((kept[:, None] * s.repeat + inner).flatten() + s.offset)
+            if s.repeat > 1:
+                kept = (kept[:, None] * s.repeat + torch.arange(s.repeat)).flatten()
+            index.append(kept + s.offset)
         return torch.cat(index)
 
     def _stages(self, outcomes: Mapping[int, SpaceOutcome], changed: set[int]) -> dict[str, Tensor]:
         rewrites = {}
         for space in changed:
-            kept = outcomes[space].kept
-            width = outcomes[space].dead.numel()
-            into = torch.full((width,), -1, dtype=torch.int64)
-            rewrites[space] = SpaceRewrite.merge(kept, into, {})
-        tensors = dict(self.tensors)
-        tensors.update(self.folds.means(self.tensors))
-        result = rewrite_stages(tensors, self.graph, rewrites)
-        for name, tensor in self.folds.means(self.tensors).items():
+            kept, width = outcomes[space].kept, outcomes[space].dead.numel()
+            rewrites[space] = SpaceRewrite(width, kept, ChannelTransform.selection(kept, width))
+        means = self.folds.means(self.tensors)
+        result = rewrite_stages({**self.tensors, **means}, self.graph, rewrites)
+        for name, tensor in means.items():
             result.setdefault(name, tensor)
         return result
+
+
+def _repeated(values: Tensor, repeat: int) -> Tensor:
+    return values if repeat == 1 else values.repeat_interleave(repeat)

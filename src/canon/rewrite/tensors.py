@@ -101,12 +101,10 @@ def _rewrite_layer(
     for stretch in stretches:
         rewrite = rewrites.get(stretch.space)
         source = torch.arange(graph.spaces[stretch.space].width) if rewrite is None else rewrite.source
-        gains = [None, None]
-        if rewrite is not None:
-            gains = [rewrite.gain(graph.taps[stretch.inputs[0]]), rewrite.gain(graph.taps[stretch.output])]
         index.append(_entries(source, stretch.repeat) + stretch.offset)
-        before.append(_gain(gains[0], source.numel(), stretch.repeat))
-        after.append(_gain(gains[1], source.numel(), stretch.repeat))
+        for found, point in ((before, stretch.inputs[0]), (after, stretch.output)):
+            gain = None if rewrite is None else rewrite.gain(graph.taps[point])
+            found.append(_gain(gain, source.numel(), stretch.repeat))
     picked = {role: gather_axis(t, torch.cat(index), _axis(stage, role)) for role, t in given.items()}
     gain_in, gain_out = _side_by_side(before), _side_by_side(after)
     if stage.kind == "norm":
