@@ -106,8 +106,8 @@ def page(records: Sequence[Record]) -> str:
         "Made by `python -m canon.bench.folded_grid` from `folded_grid.json`. Every attack variant with permutation "
         "and scaling everywhere; then all norms that can be are folded into the layers before them. Recovered, "
         "certified on folded forms, and put back into the owner's layout by way of the reference and of the layout key "
-        "alone. A case is good when all residuals and the logits agree with the clean model's to 1e-4 and every channel "
-        "is matched.\n\n"
+        "alone. A case is good when all residuals and the logits agree with the clean model's to 1e-4 and every "
+        "channel is matched.\n\n"
         f"{sum(record['good'] for record in run)} of {len(run)} cases are good.\n\n{table(records)}"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -146,6 +147,7 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
     title = verdict["kind"] + (f" (tier {verdict['tier']})" if verdict["tier"] else "")
     lines: list[Text | Table] = [Text(title, style=style), Text(verdict["reason"])]
     certificate, alignment = found.findings.certificate, found.findings.alignment
+    lines += [Text(line) for line in _form(found)]
     if certificate is not None:
         lines.append(
             Text(
@@ -169,6 +171,18 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
     if page is not None:
         lines.append(Text(f"report: {page}"))
     return Group(*lines)
+
+
+def _form(found: Judgement) -> Iterator[str]:
+    """What a person should know about folded norms."""
+    form = found.findings.form
+    if form.restored:
+        yield f"norms: {len(form.restored)} were folded away in the suspect; both models are compared with norms folded"
+        yield "  to read a watermark, rows in front of them are given the owner's scale and sign, and nothing else"
+    if form.folded:
+        yield f"norms: {len(form.folded)} stand where the owner's model has none; they were folded"
+    if found.findings.refused is not None:
+        yield f"watermark: not read; {found.findings.refused}"
 
 
 def _failures(found: Judgement, most: int = 5) -> Table:

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from canon.errors import FileFormatError, ZooError
+from canon.graph import trace
 from canon.graph.tensors import tensor_names
-from canon.rewrite import replace_tensors, resize_kernels
+from canon.rewrite import fold_norms, foldable_norms, replace_tensors, resize_kernels
 
 FACTORY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """`package.module:factory`."""
@@ -48,6 +50,21 @@ def build_architecture(name: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ZooError(f"the factory made a {type(model).__name__}, not a torch.nn.Module", where=name)
     return model.eval()
+
+
+def folded_alike(
+    model: nn.Module, state: Mapping[str, Tensor], example: Tensor | tuple[Any, ...]
+) -> tuple[nn.Module, int]:
+    """An architecture without the norms that a file's layers have taken up, and how many these are.
+
+    A norm was folded away if the file holds none of its tensors, but a bias for the layer that it stands behind.
+    """
+    held = {name.rpartition(".")[0] for name in state}
+    if all(name in held for name, module in model.named_modules() if isinstance(module, _NormBase)):
+        return model, 0
+    pairs = foldable_norms(model, trace(model, example), example)
+    layers = {pair.layer for pair in pairs if pair.norm not in held and f"{pair.layer}.bias" in state}
+    return (fold_norms(model, example, layers=layers).model if layers else model), len(layers)
 
 
 def with_tensors(model: nn.Module, state: Mapping[str, Tensor], where: str) -> nn.Module:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from canon._safetensors import damaged, parse_json
 from canon.errors import CanonError, FileFormatError
-from canon.io.architecture import build_architecture, with_tensors
+from canon.io.architecture import build_architecture, folded_alike, with_tensors
 from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
 from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
 from canon.io.limits import Limits
@@ -158,8 +158,12 @@ class _Reader:
             )
         if self.architecture is None:
             notes = (*notes, f"the file says that it is a {name}")
-        model = with_tensors(build_architecture(name), state, self.where)
-        return self.loaded(model, example_of(model, name, self.size), format, name, notes)
+        built = build_architecture(name)
+        example = example_of(built, name, self.size)
+        built, folded = folded_alike(built, state, example)
+        if folded:
+            notes = (*notes, f"{folded} norms of the architecture were folded into the layers before them")
+        return self.loaded(with_tensors(built, state, self.where), example, format, name, notes)
 
     def graph(self, format: Format) -> LoadedModel:
         """A file that holds the forward pass itself."""
