@@ -79,3 +79,14 @@ def test_a_plugin_must_be_a_primitive_of_its_name(monkeypatch: pytest.MonkeyPatc
         attacks.get("other")
     with pytest.raises(AttackError, match="does not name a subclass"):
         attacks.get("wrong")
+
+
+def test_a_class_joins_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    assert attacks.add(Twins) is attacks.add(Twins) is Twins
+    assert attacks.names()[-1] == "twins"
+    assert attacks.attack(network(), EXAMPLE, ["twins"], ratio=1.0).log.spaces
+    with pytest.raises(AttackError, match="there is an attack called 'twins' already"):
+        attacks.add(type("Other", (Twins,), {}))
+    with pytest.raises(AttackError, match="there is an attack called 'nso_zero' already"):
+        attacks.add(type("Other", (Twins,), {"name": "nso_zero"}))

@@ -56,3 +56,13 @@ def test_a_plugin_must_be_a_scheme_of_its_name(monkeypatch: pytest.MonkeyPatch) 
         watermarks.get("other")
     with pytest.raises(WatermarkError, match="does not name a subclass"):
         watermarks.get("wrong")
+
+
+def test_a_class_joins_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ADDED", {})
+    mine = type("Mine", (type(watermarks.get("uchida17")),), {"name": "mine"})
+    assert watermarks.add(mine) is watermarks.add(mine) is mine
+    assert watermarks.names()[-1] == "mine"
+    assert isinstance(watermarks.get("mine"), mine)
+    with pytest.raises(WatermarkError, match="there is a scheme called 'greedy' already"):
+        watermarks.add(type("Other", (mine,), {"name": "greedy"}))

@@ -12,10 +12,11 @@ from canon.attacks.pipeline import AttackResult as AttackResult
 from canon.attacks.pipeline import attack as attack
 from canon.attacks.pipeline import attack_with as attack_with
 from canon.attacks.pipeline import replay as replay
+from canon.attacks.registry import add as add
 from canon.attacks.registry import get as get
 from canon.attacks.registry import names as names
 
 __all__ = [
     "attack", "attack_with", "replay", "AttackOptions", "AttackResult", "AttackLog", "SpaceLog",
-    "Channels", "Kind", "Primitive", "Setting", "MIX", "get", "names",
+    "Channels", "Kind", "Primitive", "Setting", "MIX", "add", "get", "names",
 ]  # fmt: skip

@@ -13,12 +13,13 @@ from canon.watermarks.interface import EmbedResult, Extraction, Scheme, Target
 from canon.watermarks.key import Key, load_key
 from canon.watermarks.message import Message
 from canon.watermarks.reading import Reader, Reading
-from canon.watermarks.registry import get, names
+from canon.watermarks.registry import add, get, names
 from canon.watermarks.train import EpochReport, TrainOptions, accuracy
 
 __all__ = [
     "names",
     "get",
+    "add",
     "load_key",
     "Message",
     "Key",
