@@ -215,6 +215,17 @@ def test_a_partly_folded_suspect_keeps_the_norms_it_has(owner: Owner) -> None:
     assert found.evidence["form"]["restored"] == NORMS[1:2]
 
 
+def test_norms_without_scales_stay_where_they_are() -> None:
+    """They leave no scale to take up, so they are not put back; a suspect that has them is judged as ever."""
+    layers = {"a": conv(3, 8), "norm": nn.BatchNorm2d(8, affine=False), "fc": nn.Linear(8, 4)}
+    model = Net(lambda n, x: head(n, F.relu(n.norm(n.a(x)))), **layers).eval()
+    found = judge(attack(model, example(), "nso_split", ratio=0.5).model, example(), reference=model)
+    assert isinstance(found.verdict, Proved), found.verdict
+    assert found.evidence["form"]["kind"] == "given"
+    with pytest.raises(VerificationError, match="wired in different ways"):
+        judge(folded(model), example(), reference=model)
+
+
 def test_other_architectures_are_still_an_error(owner: Owner) -> None:
     with pytest.raises(VerificationError, match="different architectures"):
         judge(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)).eval(), example(), reference=owner.model)

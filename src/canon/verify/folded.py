@@ -40,7 +40,10 @@ def certify_folded(
     found = certify(model, reference, example, tolerance, names, matching=matching)
     if found.alignment is None:
         return replace(found, folded=True)
-    ours = replace(found.alignment, model=fold_norms(found.alignment.model, example).model)
-    theirs = fold_norms(reference, example).model
-    again = compare(ours, theirs, example, tolerance, names, matching=matching)
+    theirs = fold_norms(reference, example)
+    ours = fold_norms(found.alignment.model, example, layers={pair.layer for pair in theirs.norms})
+    if len(ours.norms) < len(theirs.norms):
+        theirs = fold_norms(reference, example, layers={pair.layer for pair in ours.norms})
+    aligned = replace(found.alignment, model=ours.model)
+    again = compare(aligned, theirs.model, example, tolerance, names, matching=matching)
     return replace(again, alignment=found.alignment, folded=True)

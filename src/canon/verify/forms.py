@@ -15,7 +15,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from canon.graph import trace
-from canon.rewrite import FoldableNorm, fold_norms, foldable_norms, norms_behind_layers, restore_norms
+from canon.rewrite import FoldableNorm, fold_norms, norms_behind_layers, restore_norms
 from canon.rewrite.fold import NORMS
 
 
@@ -48,8 +48,8 @@ GIVEN: Final = Form()
 
 
 def norms_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[FoldableNorm, ...]:
-    """The norms of a reference that may have been folded away in a suspect."""
-    return tuple(pair for pair in foldable_norms(model, trace(model, example), example) if pair.affine)
+    """The norms of a reference behind its layers, which may have been folded away in a suspect."""
+    return norms_behind_layers(model, trace(model, example))
 
 
 def conform(
@@ -71,7 +71,7 @@ def conform(
     missing = tuple(
         pair
         for pair in wanted.values()
-        if isinstance(modules.get(pair.layer), nn.Module) and not isinstance(modules.get(pair.norm), NORMS)
+        if pair.affine and pair.layer in modules and not isinstance(modules.get(pair.norm), NORMS)
     )
     form = Form(restored=missing)
     if surplus:

@@ -53,7 +53,7 @@ class LayoutKey:
     """Version that made it."""
 
     norms: tuple[FoldableNorm, ...] | None = None
-    """The norms that may have been folded away in a suspect, by name alone; None: the key does not say."""
+    """The norms behind layers, by name alone, which a suspect may have folded away; None: the key does not say."""
 
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the key file; an existing one is replaced only with `force`."""
@@ -70,7 +70,7 @@ class LayoutKey:
             "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
         }
         if self.norms is not None:
-            header["norms"] = [[pair.norm, pair.layer, int(pair.bias)] for pair in self.norms]
+            header["norms"] = [[n.norm, n.layer, int(n.bias), int(n.affine)] for n in self.norms]
         tensors = {
             "features": torch.cat([s.features.flatten() for s in steps] or [torch.empty(0)]).float(),
             "scales": torch.cat([s.scales[t] for s in steps for t in sorted(s.scales)] or [torch.empty(0)]).float(),
@@ -176,10 +176,10 @@ class _Parser:
 
 
 def _norm(entry: Any, shapes: Mapping[str, Any]) -> FoldableNorm:
-    norm, layer, bias = entry
+    norm, layer, bias, affine = entry
     if not isinstance(norm, str) or not norm or layer not in shapes:
         raise ValueError(f"a norm behind {layer!r:.40}, which is no layer")
-    return FoldableNorm(norm, layer, bool(_integer(bias, 0, 1)), affine=True)
+    return FoldableNorm(norm, layer, bool(_integer(bias, 0, 1)), bool(_integer(affine, 0, 1)))
 
 
 def _integer(value: Any, low: int, high: int) -> int:
