@@ -1,0 +1,316 @@
+"""Throw damaged files at the readers: `python -m tests.io.fuzz --count 10000 --out summary.json`.
+
+Every file is made from a seed, so a failure can be made again: `python -m tests.io.fuzz --only 'onnx:4711'`. Files are
+read in worker processes that are watched: a reader may refuse a file with a CanonError and do nothing else out of the
+ordinary. It may not raise anything else, take long, take memory, open a file for writing, start a process or connect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import random
+import resource
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from tests.io.mutations import mutate
+
+SECONDS = 10.0
+"""Longest time that reading a file may take."""
+
+MEMORY = 1 << 30
+"""Most memory above the size of the file."""
+
+ADDRESS_SPACE = 6 << 30
+"""Room of a worker: it must survive what it is not supposed to need."""
+
+KINDS = {
+    "safetensors": "model.safetensors",
+    "index": "parts.safetensors.index.json",
+    "state dict": "model.pt",
+    "old state dict": "old.pth",
+    "torch.export": "model.pt2",
+    "onnx": "model.onnx",
+    "layout key": "layout.key",
+    "watermark key": "owner.key",
+}
+"""Formats, and a good file of each."""
+
+_WRITING = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.symlink", "os.truncate", "shutil.rmtree")
+_LEAVING = ("os.system", "os.exec", "os.posix_spawn", "os.fork", "subprocess.Popen", "socket.connect", "socket.bind")
+
+
+def make_corpus(folder: Path) -> None:
+    """Write a good file of every kind."""
+    import torch
+    from safetensors.torch import save_file
+
+    import canon
+    from canon import watermarks
+    from tests.io.small import attacked, example, small
+
+    model = attacked()
+    for name in ("model.safetensors", "model.pt", "model.pt2", "model.onnx"):
+        canon.save(model, folder / name, example=example())
+    torch.save(model.state_dict(), folder / "old.pth", _use_new_zipfile_serialization=False)
+    state = model.state_dict()
+    parts = {f"part-{i}.safetensors": sorted(state)[i::2] for i in range(2)}
+    for file, names in parts.items():
+        save_file({name: state[name].contiguous() for name in names}, folder / file)
+    index = {"metadata": {"total_size": 1}, "weight_map": {n: file for file, names in parts.items() for n in names}}
+    (folder / KINDS["index"]).write_text(json.dumps(index))
+    canon.register(small(), example()).save(folder / "layout.key")
+    key = watermarks.Key(
+        scheme="uchida17",
+        architecture="0",
+        shapes={"first": (8, 8, 3, 3)},
+        message=watermarks.Message.random(seed=0, bits=16),
+        tensors={"projection": torch.randn(16, 72)},
+    )
+    key.save(folder / "owner.key")
+
+
+def read(kind: str, path: Path) -> None:
+    """Read a file of this kind as a user of Canon would."""
+    from canon.io import read_model
+    from canon.verify import LayoutKey
+    from canon.watermarks import load_key
+
+    if kind == "layout key":
+        LayoutKey.load(path)
+    elif kind == "watermark key":
+        load_key(path)
+    else:
+        read_model(path, "tests.io.small:SmallNet")
+
+
+Reader = Callable[[str, Path], None]
+
+
+@dataclass
+class Outcome:
+    """What happened to one file."""
+
+    index: int
+    refused: bool = False
+    seconds: float = 0.0
+    memory: int = 0
+    """Bytes above the size of the file."""
+
+    fault: str | None = None
+
+
+class Watch:
+    """Notes what a reader must not do."""
+
+    def __init__(self) -> None:
+        self.on = False
+        self.seen: list[str] = []
+        sys.addaudithook(self.hook)
+
+    def hook(self, event: str, args: tuple[Any, ...]) -> None:
+        if not self.on:
+            return
+        if event == "open":
+            mode, flags = args[1], args[2] if isinstance(args[2], int) else 0
+            if any(c in str(mode or "") for c in "wax+") or flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+                self.seen.append(f"opened {args[0]!r} for writing")
+        elif event.startswith((*_WRITING, *_LEAVING)):
+            self.seen.append(f"{event}{args!r:.200}")
+
+
+class Late(BaseException):
+    """Time is up."""
+
+
+def _work(corpus: Path, seed: int, tasks: Connection) -> None:
+    """A worker: is told kinds and numbers of files, answers with outcomes."""
+    import torch
+
+    torch.set_num_threads(1)
+    resource.setrlimit(resource.RLIMIT_AS, (ADDRESS_SPACE, ADDRESS_SPACE))
+    folder = Path(tempfile.mkdtemp(prefix="fuzz-", dir=corpus.parent))
+    shutil.copytree(corpus, folder, dirs_exist_ok=True)
+    os.chdir(folder)
+    for kind, name in KINDS.items():  # imports and caches are not the file's
+        read(kind, folder / name)
+    watch = Watch()
+    while (task := tasks.recv()) is not None:
+        kind, index = task
+        path = folder / f"given-{KINDS[kind]}"
+        path.write_bytes(damaged_file(kind, corpus, seed, index))
+        tasks.send(observe(kind, path, index, watch))
+        path.unlink()
+    shutil.rmtree(folder)
+
+
+def damaged_file(kind: str, corpus: Path, seed: int, index: int) -> bytes:
+    """The file of that number."""
+    return mutate((corpus / KINDS[kind]).read_bytes(), kind, random.Random(f"{seed}:{kind}:{index}"))
+
+
+def observe(
+    kind: str, path: Path, index: int, watch: Watch, reader: Reader = read, seconds: float = SECONDS, most: int = MEMORY
+) -> Outcome:
+    """Read a file and note what happens."""
+    from canon.errors import CanonError
+
+    outcome = Outcome(index)
+    signal.signal(signal.SIGALRM, _stop)
+    files = set(os.listdir(path.parent))
+    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory starts anew
+    before = _memory("VmHWM")
+    watch.seen.clear()
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    started = time.perf_counter()
+    watch.on = True
+    try:
+        reader(kind, path)
+    except CanonError:
+        outcome.refused = True
+    except Late:
+        outcome.fault = f"took longer than {seconds} s"
+    except BaseException:
+        outcome.fault = traceback.format_exc()
+    finally:
+        watch.on = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    outcome.seconds = time.perf_counter() - started
+    outcome.memory = max(0, _memory("VmHWM") - before - path.stat().st_size)
+    if outcome.memory > most:
+        outcome.fault = outcome.fault or f"took {outcome.memory >> 20} MiB"
+    if set(os.listdir(path.parent)) != files or watch.seen:
+        outcome.fault = outcome.fault or f"did more than reading: {watch.seen[:3]}"
+    return outcome
+
+
+def _stop(*_: object) -> None:
+    raise Late
+
+
+def _memory(field_name: str) -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field_name):
+            return int(line.split()[1]) << 10
+    raise OSError(f"the system does not tell {field_name}")
+
+
+@dataclass
+class Summary:
+    """What happened to all files of one kind."""
+
+    kind: str
+    files: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+    """Longest time for one."""
+
+    memory: int = 0
+    """Most memory for one, above the size of the file."""
+
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more."""
+        self.files += 1
+        self.refused += outcome.refused
+        self.seconds = max(self.seconds, outcome.seconds)
+        self.memory = max(self.memory, outcome.memory)
+        if outcome.fault is not None:
+            self.faults.append(f"{self.kind}:{outcome.index}: {outcome.fault}")
+
+    def row(self) -> dict[str, Any]:
+        """For the table of results."""
+        return {
+            "files": self.files,
+            "refused": self.refused,
+            "read": self.files - self.refused - len(self.faults),
+            "faults": len(self.faults),
+            "longest_seconds": round(self.seconds, 3),
+            "most_memory_mib": round(self.memory / (1 << 20), 1),
+        }
+
+
+def fuzz(corpus: Path, tasks: Iterable[tuple[str, int]], seed: int = 0) -> dict[str, Summary]:
+    """Read damaged files in a worker; a worker that dies or hangs is a fault and is replaced."""
+    found: dict[str, Summary] = {}
+    context = multiprocessing.get_context("spawn")
+    queue: Iterator[tuple[str, int]] = iter(tasks)
+    task = next(queue, None)
+    while task is not None:
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=_work, args=(corpus, seed, theirs), daemon=True)
+        worker.start()
+        theirs.close()
+        try:
+            while task is not None:
+                kind, index = task
+                ours.send(task)
+                hangs = not ours.poll(120)
+                outcome = Outcome(index, seconds=120, fault="hangs where no signal reaches") if hangs else ours.recv()
+                found.setdefault(kind, Summary(kind)).add(outcome)
+                task = next(queue, None)
+                if hangs:
+                    break
+            else:
+                ours.send(None)
+                worker.join(30)
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            worker.join(30)
+            outcome = Outcome(index, fault=f"the process died with status {worker.exitcode}")
+            found.setdefault(kind, Summary(kind)).add(outcome)
+            task = next(queue, None)
+        finally:
+            if worker.is_alive():
+                worker.kill()
+    return found
+
+
+def main() -> None:
+    """Fuzz all kinds, print a table, and end with 1 if anything went wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=200, help="files of every kind")
+    parser.add_argument("--kind", action="append", choices=list(KINDS), help="only this kind; repeatable")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", metavar="KIND:NUMBER", help="one file, in this process")
+    parser.add_argument("--out", type=Path, help="where to write the table, as JSON")
+    options = parser.parse_args()
+    failed = False
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = Path(folder) / "corpus"
+        corpus.mkdir()
+        make_corpus(corpus)
+        if options.only:
+            kind, _, number = options.only.rpartition(":")
+            path = corpus / f"given-{KINDS[kind]}"
+            path.write_bytes(damaged_file(kind, corpus, options.seed, int(number)))
+            read(kind, path)
+            return
+        rows = {}
+        for kind in options.kind or KINDS:
+            summary = fuzz(corpus, ((kind, index) for index in range(options.count)), options.seed)[kind]
+            rows[kind] = summary.row()
+            print(kind, json.dumps(rows[kind]), flush=True)
+            for fault in summary.faults[:5]:
+                print(fault, flush=True)
+            failed = failed or bool(summary.faults)
+    if options.out is not None:
+        limits = {"seconds": SECONDS, "memory_mib": MEMORY >> 20}
+        options.out.write_text(json.dumps({"seed": options.seed, "limits": limits, "kinds": rows}, indent=2) + "\n")
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()
