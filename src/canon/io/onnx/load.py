@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -10,16 +12,19 @@ from torch import Tensor, fx, nn
 from canon.errors import CanonError, FileFormatError
 from canon.io.limits import Limits
 from canon.io.onnx.build import FAILURES, build
+from canon.io.onnx.model import Model
 from canon.io.onnx.parse import parse
 from canon.io.onnx.tensors import TensorReader
 
 
-def load_onnx(path: Path, limits: Limits) -> nn.Module:
+def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) -> nn.Module:
     """Read an ONNX model. No code of the file is run, and memory is bounded by the limits.
 
     Args:
         path: The file. Tensors may stand in other files of its folder.
         limits: The most that it may ask for.
+        size: Shape of one input, without the batch, for the axes that the file leaves open. Some models compute with
+            these sizes, and cannot be read without them.
 
     Returns:
         A module of plain layers, in evaluation mode.
@@ -31,7 +36,7 @@ def load_onnx(path: Path, limits: Limits) -> nn.Module:
     if not path.is_file():
         raise FileFormatError("no such file", where=str(path))
     try:
-        return build(parse(path, limits), TensorReader(path, limits))
+        return build(sized(parse(path, limits), size), TensorReader(path, limits))
     except CanonError as error:
         if error.where is None:
             error.where = str(path)
@@ -39,6 +44,23 @@ def load_onnx(path: Path, limits: Limits) -> nn.Module:
     except (*FAILURES, MemoryError, OSError, RecursionError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise FileFormatError(f"the file cannot be read as ONNX: {reason[0][:300]}", where=str(path)) from error
+
+
+def sized(model: Model, size: Sequence[int] | None) -> Model:
+    """A model whose inputs have this size where the file leaves theirs open."""
+    if size is None:
+        return model
+    inputs = [
+        replace(port, shape=(port.shape[0], *(_fixed(old, new) for old, new in zip(port.shape[1:], size, strict=True))))
+        if port.shape is not None and len(port.shape) == len(size) + 1
+        else port
+        for port in model.inputs
+    ]
+    return replace(model, inputs=tuple(inputs))
+
+
+def _fixed(old: int | str | None, new: int) -> int:
+    return old if isinstance(old, int) and old > 0 else new
 
 
 def example_input(model: nn.Module, *, batch: int = 2, side: int = 32, seed: int = 0) -> tuple[Tensor, ...]:

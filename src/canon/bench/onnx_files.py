@@ -1,0 +1,127 @@
+"""`python -m canon.bench.onnx_files FILE...`: what Canon makes of ONNX files from elsewhere.
+
+Every file is read, run beside onnxruntime on random inputs, traced and recovered. A network that nobody attacked should
+come back unchanged: what recovery would remove is listed with the reason. Records are kept in one JSON file, by the
+package that a file comes from and its name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.bench.grid import Record, Store, run_cases
+from canon.errors import CanonError, MissingExtraError
+from canon.graph import trace
+from canon.io import Limits
+from canon.io.onnx import example_input, load_onnx
+from canon.io.onnx.parse import parse
+from canon.recovery import recover
+from canon.verify.digest import file_digest
+
+KEYS: Final = ("package", "file")
+SAME: Final = 1e-4
+"""Largest difference from onnxruntime's outputs, relative to the largest of them."""
+
+ROUNDING: Final = 1e-6
+"""And absolute: onnxruntime's own functions, such as its sigmoid, are only so exact."""
+
+SIDE: Final = 64
+"""Size of axes that a file leaves open."""
+
+OUT: Final = Path("docs/results/onnx_files.json")
+
+
+@dataclass(frozen=True)
+class FileCase:
+    """A file and where it comes from."""
+
+    package: str
+    file: str
+    folder: str
+    size: tuple[int, ...] | None
+
+
+def measure(case: FileCase) -> Record:
+    """Read one file, run it, trace it and recover it."""
+    torch.set_num_threads(1)
+    path = Path(case.folder) / case.file
+    record: Record = {"sha256": file_digest(path), "bytes": path.stat().st_size}
+    try:
+        graph = parse(path, Limits())
+        counted = Counter(node.op for node in graph.nodes)
+        record |= {"producer": graph.producer, "opset": graph.opset, "operators": dict(sorted(counted.items()))}
+        model = load_onnx(path, Limits(), size=case.size)
+        record["parameters"] = sum(p.numel() for p in model.parameters())
+        example = example_input(model, side=SIDE)
+        record["inputs"] = [list(x.shape) for x in example]
+        largest, gap = difference(model, path, example)
+        record |= {"largest_output": _short(largest), "difference": _short(gap)}
+        traced = trace(model, example)
+        pins = Counter(space.pins[0].reason for space in traced.spaces if space.pins)
+        record |= {"spaces": len(traced.spaces), "free": len(traced.free), "pins": dict(sorted(pins.items()))}
+        result = recover(model, example)
+    except CanonError as error:
+        return {**record, "outcome": "refused", "reason": f"{type(error).__name__}: {error}"}
+    found = {space.name: dict(space.counts) for space in result.report.spaces if space.counts}
+    record |= {"removed": result.report.removed, "merged": result.report.merged, "found": found}
+    same = gap <= SAME * largest + ROUNDING
+    record["outcome"] = ("changed" if result.report.changed else "unchanged") if same else "outputs differ"
+    return record
+
+
+def difference(model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> tuple[float, float]:
+    """The largest output of onnxruntime, and the largest difference from it."""
+    try:
+        import onnxruntime
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("onnxruntime", "onnx") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feeds = {port.name: x.numpy() for port, x in zip(session.get_inputs(), example, strict=True)}
+    expected = [torch.from_numpy(array).double() for array in session.run(None, feeds)]
+    with torch.no_grad():
+        result = model(*example)
+    got = [result] if isinstance(result, Tensor) else list(result)
+    largest = max(float(theirs.abs().max()) for theirs in expected)
+    gaps = [float((mine.double() - theirs).abs().max()) for mine, theirs in zip(got, expected, strict=True)]
+    return largest, max(gaps)
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Look at all files without a record; the status is 1 when one came back changed or with other outputs."""
+    parser = argparse.ArgumentParser(prog="python -m canon.bench.onnx_files", description=__doc__)
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="ONNX files")
+    parser.add_argument("--package", default="", help="the package that they come from, with its version")
+    parser.add_argument("--size", type=int, nargs="+", help="shape of one input, where the file leaves it open")
+    parser.add_argument("--out", type=Path, default=OUT, help="the JSON file to write and to continue")
+    chosen = parser.parse_args(arguments)
+    size = tuple(chosen.size) if chosen.size else None
+    cases = [FileCase(chosen.package, path.name, str(path.parent), size) for path in chosen.files]
+    store = Store.open(chosen.out, KEYS)
+    left = run_cases(cases, measure, store)
+    found = [store.records[case.package, case.file] for case in cases if (case.package, case.file) in store.records]
+    for record in found:
+        record.pop("folder", None)
+        sys.stdout.write(f"{record['file']}: {record['outcome']} {json.dumps(record.get('reason', ''))}\n")
+    store.save()
+    return 1 if left or any(record["outcome"] in ("changed", "outputs differ") for record in found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
