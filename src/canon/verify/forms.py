@@ -36,11 +36,15 @@ class Form:
 
     @property
     def lent(self) -> frozenset[str]:
-        """Tensors of the suspect in the reference's form whose numbers are not the suspect's own."""
+        """What may be read from the suspect in the reference's form without being the suspect's own.
+
+        These are the tensors of restored norms, and the bias in front of one, without which that layer's output is not
+        what it was.
+        """
         roles = ("weight", "bias", "running_mean", "running_var")
-        return frozenset(f"{pair.norm}.{role}" for pair in self.restored for role in roles) | frozenset(
-            f"{pair.layer}.bias" for pair in self.restored
-        )
+        found = {f"{pair.norm}.{role}" for pair in self.restored for role in roles}
+        found |= {f"{pair.layer}.bias" for pair in self.restored}
+        return frozenset(found | {f"{pair.layer} output" for pair in self.restored if pair.bias})
 
 
 GIVEN: Final = Form()
