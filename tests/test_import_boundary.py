@@ -14,6 +14,7 @@ from pathlib import Path
 EXTRAS = (
     "jinja2",
     "matplotlib",
+    "mkdocs",
     "mlflow",
     "onnx",
     "onnxruntime",

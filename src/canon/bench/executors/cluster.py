@@ -39,8 +39,12 @@ class RayCluster(Executor):
         started = not ray.is_initialized()
         if started:
             self._connect()
+
+        def call(case: Case, threads: int) -> Record:
+            return work(case, threads)
+
         try:
-            yield from self._through(ray.remote(work), deque(cases), takes, stop)
+            yield from self._through(ray.remote(call), deque(cases), takes, stop)
         finally:
             if started:
                 ray.shutdown()
