@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from canon.errors import FileFormatError
-from tests.io.fuzz import KINDS, Outcome, Reader, Watch, fuzz, make_corpus, observe
+from tests.io.corpus import KINDS, make_corpus
+from tests.io.fuzz import Outcome, Reader, Watch, fuzz, observe
 
 COUNT = 200
 """Files of every kind. `make fuzz` reads many more."""
