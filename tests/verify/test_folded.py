@@ -18,6 +18,7 @@ from canon.bench.subjects import VARIANTS, subject
 from canon.errors import KeyFileError, VerificationError
 from canon.rewrite import fold_norms
 from canon.verify import LayoutKey, align, register
+from canon.verify.digest import document_digest
 from canon.verify.evidence import check_evidence
 from canon.verify.forms import conform, norms_of
 from canon.verify.verdict import Proved, Refuted
@@ -196,6 +197,14 @@ def test_a_mark_in_the_scales_of_norms_is_not_read(by_key: bool) -> None:
         assert len(found.findings.certificate.layers) == 4, "without a mark all layers count"
     stranger = judge(folded(flipped(14)), example(), watermark_key=owner.key, **owner.anchor(by_key))  # type: ignore[arg-type]
     assert isinstance(stranger.verdict, Refuted), stranger.verdict
+
+
+def test_evidence_that_hides_the_folding_contradicts_itself(owner: Owner) -> None:
+    document = judge(folded(owner.model), example(), layout_key=owner.layout).evidence
+    changed = {**document, "form": {**document["form"], "kind": "given"}}
+    changed["digest"] = document_digest({name: value for name, value in changed.items() if name != "digest"})
+    with pytest.raises(VerificationError, match="form"):
+        check_evidence(changed)
 
 
 def test_norms_that_somebody_put_in_are_folded(owner: Owner) -> None:
