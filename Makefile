@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo docs lint format bench clean
+.PHONY: help install test demo docs lint format bench quick results clean
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -48,6 +48,13 @@ format: $(STAMP) ## Put the code in its standard form
 
 bench: $(STAMP) ## Measure
 	$(BIN)/python -m canon.bench $(BENCH_FLAGS)
+
+quick: $(STAMP) ## Run the benchmark's quick suite from nothing
+	rm -rf build/quick
+	$(BIN)/canon bench run quick --jobs $(JOBS) --out build/quick/records --cache build/quick/models
+
+results: $(STAMP) ## Build the pages of docs/results from their records
+	$(BIN)/canon bench report
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist runs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
