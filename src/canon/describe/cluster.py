@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import numpy as np
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from canon.describe.signature import Signature
@@ -36,20 +33,20 @@ def cluster(signature: Signature, label: Tensor, tolerance: float, seed: int = 0
     if width < 2:
         return leader
     keys = _keys(signature, label, seed)
-    # One grid finds most. One channel of each class found so far stands for all of it, so that few are left for the
-    # other grids, and those are looked at together.
-    tables = keys[:, :1]
+    everyone = leader
     while True:
-        heads = torch.nonzero(leader == torch.arange(width)).flatten()
-        first, second = _meetings(tables[heads])
-        first, second = heads[first], heads[second]
-        agree = label[first] == label[second]
-        agree &= signature.distance(first, second) <= tolerance
-        if bool(agree.any()):
-            leader = _join(width, first[agree], second[agree], tables.shape[1] == 1)[leader]
-        elif tables.shape[1] > 1:
+        # One channel of each class found so far stands for all of it.
+        heads = torch.nonzero(leader == everyone).flatten()
+        first, second = _meetings(keys[heads])
+        if first.numel() == 0:
             return leader
-        tables = keys[:, 1:]
+        first, second = heads[first], heads[second]
+        agree = (label[first] == label[second]) & (signature.distance(first, second) <= tolerance)
+        found = int(agree.sum())
+        if found:
+            leader = _join(everyone, first[agree], second[agree])[leader]
+        if found in (0, agree.numel()):
+            return leader  # a cell in which some agree and some do not is looked at again
 
 
 def _keys(signature: Signature, label: Tensor, seed: int) -> Tensor:
@@ -83,16 +80,13 @@ def _meetings(keys: Tensor) -> tuple[Tensor, Tensor]:
     return first[~starts], order[~starts]
 
 
-def _join(width: int, first: Tensor, second: Tensor, one_table: bool) -> Tensor:
+def _join(everyone: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """For every channel the smallest that it is linked to."""
-    if one_table:
-        # Every channel is in one cell, and the first of a cell is its smallest.
-        leader = torch.arange(width)
-        leader[second] = first
-        return leader
-    links = coo_array((np.ones(first.numel(), dtype=np.int8), (first.numpy(), second.numpy())), shape=(width, width))
-    _, found = connected_components(links, directed=False)
-    component = torch.from_numpy(found).long()
-    smallest = torch.full((width,), width, dtype=torch.int64)
-    smallest.scatter_reduce_(0, component, torch.arange(width), "amin")
-    return smallest[component]
+    leader = everyone
+    while True:
+        low = torch.minimum(leader[first], leader[second])
+        found = leader.scatter_reduce(0, second, low, "amin").scatter_reduce(0, first, low, "amin")
+        found = found[found]
+        if torch.equal(found, leader):
+            return leader
+        leader = found

@@ -70,6 +70,22 @@ class Signature:
         return worst
 
 
+def _together(stacks: Sequence[Stack]) -> list[Stack]:
+    """The same blocks in as few stacks as there are shapes."""
+    alike: dict[tuple[int, bool], list[Stack]] = {}
+    for stack in stacks:
+        alike.setdefault((stack.data.shape[2], stack.hashed), []).append(stack)
+    return [parts[0] if len(parts) == 1 else _joined(parts) for parts in alike.values()]
+
+
+def _joined(parts: Sequence[Stack]) -> Stack:
+    slack = None
+    if any(part.slack is not None for part in parts):
+        filled = [torch.ones(part.data.shape[:2]).double() if part.slack is None else part.slack for part in parts]
+        slack = torch.cat(filled)
+    return Stack(torch.cat([part.data for part in parts]), slack, parts[0].hashed)
+
+
 class _Walk:
     """One pass over a space's program."""
 
@@ -326,4 +342,5 @@ def describe(
     for batch in program:
         walk.batch(batch)
     walk.observe(consumer.point for consumer in space.consumers)
+    walk.signature.stacks = _together(walk.signature.stacks)
     return walk.signature

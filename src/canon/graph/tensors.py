@@ -46,12 +46,19 @@ _ATOMS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device
 """What a copy may share."""
 
 
+_SPECIAL = frozenset(
+    {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__slots__", "__getnewargs__",
+     "__getnewargs_ex__", "__new__"}
+)  # fmt: skip
+"""What a class defines that wants to be copied in its own way."""
+
+
 def _copy_module(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     known = memo.get(id(module))
     if known is not None:
         result: nn.Module = known
         return result
-    kind = type(module)
+    kind: Any = type(module)
     if not _is_plain(kind):
         result = copy.deepcopy(module, memo)
         return result
@@ -67,12 +74,10 @@ def _is_plain(kind: type) -> bool:
 
     What layers of torch.nn do to a state is for files of older versions.
     """
-    usual = kind.__reduce_ex__ is object.__reduce_ex__ and kind.__reduce__ is object.__reduce__
     bases = [base for base in kind.__mro__ if base not in (object, nn.Module)]
     own = {name for base in bases for name in vars(base)}
     restored = any("__setstate__" in vars(base) and not base.__module__.startswith("torch.nn.") for base in bases)
-    special = {"__deepcopy__", "__getstate__", "__slots__", "__getnewargs__", "__getnewargs_ex__", "__new__"}
-    return usual and not restored and not own & special
+    return not restored and not own & _SPECIAL
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:

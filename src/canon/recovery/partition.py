@@ -130,14 +130,13 @@ class Refinement:
         found = self._judge(space, sketches, old)
         grown = self.used.get(space.id) != used
         self.used[space.id] = used
-        same = (
-            old is not None
-            and not grown
-            and torch.equal(old.leader, found.leader)
-            and torch.equal(old.null, found.null)
-            and torch.equal(old.constant, found.constant)
-        )
-        if same:
+        if old is None or not _same_classes(old, found):
+            self._store(space, found)
+            return True
+        if not grown:
+            return False
+        if _same_scales(space, old, found):
+            self.classes[space.id] = found  # one more producer agrees: whoever reads the space sees what it saw
             return False
         self._store(space, found)
         return True
@@ -229,6 +228,23 @@ def _varying(blocks: Tensor) -> int:
     """How many of these numbers differ from channel to channel by more than their sign."""
     size = blocks.squeeze(2).abs()
     return int(((size - size.mean(dim=1, keepdim=True)).abs().amax(dim=1) > 1e-3).sum())
+
+
+def _same_classes(old: Classes, new: Classes) -> bool:
+    return (
+        torch.equal(old.leader, new.leader)
+        and torch.equal(old.null, new.null)
+        and torch.equal(old.constant, new.constant)
+    )
+
+
+def _same_scales(space: Space, old: Classes, new: Classes) -> bool:
+    """Whether the layers that read a space are described by the same numbers."""
+    one = torch.ones(1, dtype=torch.float64).expand(space.width)
+    pairs = [(old.scales.get(tap, one), new.scales.get(tap, one)) for tap in {c.tap for c in space.consumers}]
+    pairs += [(old.values.get(p, one).nan_to_num(), new.values.get(p, one).nan_to_num())
+              for p in old.values.keys() | new.values.keys()]  # fmt: skip
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
 def _identity(space: Space) -> Classes:

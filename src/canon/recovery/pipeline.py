@@ -118,7 +118,7 @@ class _Run:
             reduction = reduce(graph, tensors, classes, tolerance, self.widths)
             clock.lap("reduce")
             changed = dict(reduction.tensors)
-            cropped, rings = crop_kernels(graph, {**tensors, **changed})
+            cropped, rings = crop_kernels(graph, {**tensors, **changed}, reduction.rings)
             changed.update(cropped)
         recovered = replace_tensors(self.model, changed)
         resize_kernels(recovered, {name: -count for name, count in rings.items()})
@@ -130,7 +130,7 @@ class _Run:
         report = RecoveryReport(
             method=self.method,
             spaces=tuple(space_report(s, reduction.outcomes[s.id]) for s in graph.spaces),
-            cropped={name: tuple(cropped[name].shape[2:]) for name in rings},
+            cropped={name: tuple(changed[name].shape[2:]) for name in rings},
             seconds=clock.laps,
             parameters=(_parameters(self.model), _parameters(recovered)),
             tolerance=tolerance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
 from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live
-from canon.recovery.merge import Merged, SpaceMerge, merge_layer, unfold
+from canon.recovery.merge import Merged, SpaceMerge, inner_places, merge_layer, unfold
 from canon.recovery.partition import Classes
 from canon.recovery.slots import choose_slots, unmerge
 from canon.recovery.tolerance import Tolerance
@@ -47,6 +48,9 @@ class Reduction:
 
     tensors: dict[str, Tensor]
     """Changed tensors by first name."""
+
+    rings: dict[str, int]
+    """By weight: how many rings of zeros around its kernels were not written."""
 
     outcomes: dict[int, SpaceOutcome]
     """By space id."""
@@ -214,17 +218,21 @@ class _Attempt:
         outcomes = {s.id: self._outcome(s) for s in self.graph.spaces}
         changed_spaces = {i for i, o in outcomes.items() if o.kept.numel() < o.dead.numel()}
         tensors: dict[str, Tensor] = {}
+        rings: dict[str, int] = {}
+        calls = Counter(linear.weight for linear in self.graph.maps)
         for index, linear in enumerate(self.graph.maps):
             rows = any(s.space in changed_spaces for s in linear.rows)
             columns = any(s.space in changed_spaces for s in linear.columns or ())
             if linear.weight in tensors:
                 continue
             if rows or columns:
-                tensors[linear.weight] = self._weight(index, linear)
+                tensors[linear.weight], cropped = self._weight(index, linear, calls[linear.weight] == 1)
+                if cropped:
+                    rings[linear.weight] = 1
             if linear.bias is not None and (rows or index in self.folds.offsets):
                 tensors[linear.bias] = self._bias(index, linear)
         tensors.update(self._stages(outcomes, changed_spaces))
-        return Reduction(tensors, outcomes)
+        return Reduction(tensors, rings, outcomes)
 
     def _outcome(self, space: Space) -> SpaceOutcome:
         leaders, live = self.leaders[space.id], self.live[space.id]
@@ -252,25 +260,23 @@ class _Attempt:
         """Entries of an axis, after the merge, that are alive."""
         return torch.nonzero(torch.cat([_repeated(self.live[s.space], s.repeat) for s in segments])).flatten()
 
-    def _weight(self, index: int, linear: LinearMap) -> Tensor:
-        merged = self.merged[index].weight
-        groups, device = merged.shape[0], merged.device
-        rows = self._select(linear.rows)
-        columns = None if linear.columns is None else self._select(linear.columns)
+    def _weight(self, index: int, linear: LinearMap, crop: bool) -> tuple[Tensor, bool]:
+        """What remains of a layer's weight, and whether a ring of zeros around its kernels was left out."""
+        merged, like = self.merged[index], self.tensors[linear.weight]
+        groups, per_row, per_column = merged.reads.shape
+        rows = self._select(linear.rows).view(groups, -1) % per_row
+        columns = torch.arange(per_column)[None] if linear.columns is None else self._select(linear.columns)
+        columns = columns.view(groups, -1) % per_column
+        hollow = crop and merged.rim is not None and not _any(merged.rim, rows, columns)
+        kernel = like.movedim((linear.row_axis, linear.column_axis), (0, 1)).shape[2:]
+        places = inner_places(kernel) if hollow else None
         if groups == 1:
-            picked = merged
-            if rows.numel() < merged.shape[1]:
-                picked = picked.index_select(1, rows.to(device))
-            if columns is not None and columns.numel() < merged.shape[2]:
-                picked = picked.index_select(2, columns.to(device))
+            picked = merged.take(rows[0], columns[0], places)[None]
         else:
-            assert columns is not None, "grouped layers read a space"
-            per_row, per_column = merged.shape[1], merged.shape[2]
-            rows = rows.view(groups, -1) % per_row
-            columns = columns.view(groups, -1) % per_column
             lane = torch.arange(groups)[:, None, None]
-            picked = merged[lane, rows[:, :, None], columns[:, None, :]]
-        return unfold(picked, self.tensors[linear.weight], linear)
+            picked = merged.weight[lane, rows[:, :, None], columns[:, None, :]]
+            picked = picked if places is None else picked[..., places]
+        return unfold(picked, like, linear, int(hollow)), hollow
 
     def _bias(self, index: int, linear: LinearMap) -> Tensor:
         assert linear.bias is not None, "callers check"
@@ -301,6 +307,14 @@ class _Attempt:
         for name, tensor in means.items():
             result.setdefault(name, tensor)
         return result
+
+
+def _any(marks: Tensor, rows: Tensor, columns: Tensor) -> bool:
+    """Whether `groups x rows x columns` has a mark in some rows and columns of each group."""
+    device = marks.device
+    chosen = torch.zeros(marks.shape[0], marks.shape[1], 1, dtype=torch.bool, device=device)
+    chosen.scatter_(1, rows.to(device)[..., None], True)
+    return bool((marks & chosen).view(torch.uint8).amax(dim=1).gather(1, columns.to(device)).any())
 
 
 def _repeated(values: Tensor, repeat: int) -> Tensor:

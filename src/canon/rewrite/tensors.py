@@ -97,7 +97,9 @@ def _rewrite_layer(
     stretches: Sequence[Stage], given: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites
 ) -> dict[str, Tensor]:
     """One layer's parameters over all the spaces that it belongs to."""
-    stage, index, before, after = stretches[0], [], [], []
+    stage, index = stretches[0], []
+    before: list[Gain] = []
+    after: list[Gain] = []
     for stretch in stretches:
         rewrite = rewrites.get(stretch.space)
         source = torch.arange(graph.spaces[stretch.space].width) if rewrite is None else rewrite.source
