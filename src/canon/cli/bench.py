@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from canon.cli.console import Talker
+from canon.cli.examples import examples
 from canon.cli.options import AsJson, Device, Force, parse_device
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ Only = Annotated[str | None, typer.Option("--only", help="Cases whose name match
 Retry = Annotated[bool, typer.Option("--retry", help="Measure cases that failed again.")]
 
 
-@app.command("list")
+@app.command("list", epilog=examples("canon bench list", "canon bench list --json"))
 def list_suites(as_json: AsJson = False) -> None:
     """List the suites, with the number of their cases and of the models they train."""
     from canon.bench.suite import load_suite, suite_names, trainings_of
@@ -53,7 +54,9 @@ def list_suites(as_json: AsJson = False) -> None:
     Talker(as_json).result(document, Text("\n".join(lines)))
 
 
-@app.command()
+@app.command(
+    epilog=examples("canon bench run quick --jobs 2", "canon bench run quick --only '*resnet18*' --minutes 5 --json")
+)
 def run(
     suite: SuiteName,
     out: OutFolder = RECORDS,
@@ -102,48 +105,55 @@ def run(
     raise typer.Exit(summary.status)
 
 
-@app.command()
-def pack(suites: SuiteNames = None, records: Records = RECORDS) -> None:
+@app.command(epilog=examples("canon bench pack", "canon bench pack quick --records runs/bench/records"))
+def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Put the records of each suite into one file, and remove the single ones."""
     from canon.bench.records import Store, suites_in
 
+    rows = []
     for name in suites or suites_in(records):
         store = Store.open(records, name)
         path = store.pack()
-        print(f"{path}: {len(store.records)} records, {path.stat().st_size:,} bytes")
+        rows.append({"file": path, "records": len(store.records), "bytes": path.stat().st_size})
+    lines = [f"{row['file']}: {row['records']} records, {row['bytes']:,} bytes" for row in rows]
+    Talker(as_json).result(rows, Text("\n".join(lines)))
 
 
-@app.command()
+@app.command(epilog=examples("canon bench report", "canon bench report --records runs/bench/records --out pages"))
 def report(
     records: Records = RESULTS / "records",
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages.")] = RESULTS,
+    as_json: AsJson = False,
 ) -> None:
     """Build the pages of results, as Markdown and HTML with figures, from records alone."""
     from canon.bench.tables import write_pages
 
-    for path in write_pages(records, out):
-        print(path)
+    pages = list(write_pages(records, out))
+    Talker(as_json).result(pages, Text("\n".join(map(str, pages))))
 
 
-@app.command()
+@app.command(epilog=examples("canon bench export table.csv", "canon bench export quick.parquet quick --force"))
 def export(
     target: Annotated[Path, typer.Argument(metavar="TABLE", help="The .parquet or .csv file to write.")],
     suites: SuiteNames = None,
     records: Records = RECORDS,
     force: Force = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write records as one table, a row for every case."""
     from canon.bench.export import export as write_table
 
-    print(f"{target}: {write_table(records, target, suites or (), force=force)} rows")
+    rows = write_table(records, target, suites or (), force=force)
+    Talker(as_json).result({"file": target, "rows": rows}, Text(f"{target}: {rows} rows"))
 
 
-@app.command()
-def mlflow(suites: SuiteNames = None, records: Records = RECORDS) -> None:
+@app.command(epilog=examples("canon bench mlflow", "canon bench mlflow quick --records runs/bench/records"))
+def mlflow(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Log records to MLflow, one run for every case, to wherever MLFLOW_TRACKING_URI says."""
     from canon.bench.export import log_to_mlflow
 
-    print(f"{log_to_mlflow(records, suites or ())} runs logged")
+    runs = log_to_mlflow(records, suites or ())
+    Talker(as_json).result({"runs": runs}, Text(f"{runs} runs logged"))
 
 
 class Live:

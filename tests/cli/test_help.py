@@ -1,0 +1,96 @@
+"""Every verb explains itself, its examples are true, and the reference in the docs is what the code says."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import canon
+from canon import watermarks, zoo
+from canon.cli.exit_codes import ExitCode
+from canon.cli.main import app, execute
+from canon.cli.reference import examples_of, reference, verbs
+from tests.watermarks.small import small_digits, small_net
+
+DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
+VERBS = dict(verbs())
+SLOW = ("canon demo", "canon bench", "canon watermark embed")
+"""Examples that train; they are parsed, and tests of their own run them."""
+
+EXAMPLES = [(path, line) for path, command in VERBS.items() for line in examples_of(command)]
+
+
+@pytest.mark.parametrize("path", VERBS)
+def test_every_verb_has_examples_and_json(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, [*path.split()[1:], "--help"]) == ExitCode.OK
+    text = capsys.readouterr().out
+    assert "Examples" in text
+    assert examples_of(VERBS[path])
+    assert "--json" in text
+
+
+@pytest.mark.parametrize(("path", "line"), EXAMPLES)
+def test_examples_parse(path: str, line: str) -> None:
+    words = shlex.split(line)
+    depth = len(path.split())
+    assert words[:depth] == path.split()
+    VERBS[path].make_context(path, words[depth:])  # raises where an option does not exist
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the files that examples speak of; resnet18 is a small network there."""
+    folder = tmp_path_factory.mktemp("desk")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(zoo, "model", lambda name, *, classes=10, seed=0: small_net(seed))
+    patch.setattr(zoo, "input_size", lambda name: 16)
+    model, example = small_net(), torch.randn(2, 3, 16, 16)
+    hidden = canon.attack(model, example, ["nso_zero", "nso_clique"], ratio=0.2).model
+    canon.save(model, folder / "owner.safetensors", architecture="resnet18")
+    for suffix in (".safetensors", ".pt2", ".onnx"):
+        canon.save(hidden, folder / f"suspect{suffix}", example=example, architecture="resnet18")
+    canon.register(model, example).save(folder / "layout.key")
+    watermarks.get("uchida17").draw_key(model, small_digits()).save(folder / "owner.key")
+    canon.save(canon.recover(hidden, example).model, folder / "recovered.safetensors", architecture="resnet18")
+    patch.chdir(folder)
+    yield folder
+    patch.undo()
+
+
+@pytest.mark.parametrize("line", [line for _, line in EXAMPLES if not line.startswith(SLOW)])
+@pytest.mark.filterwarnings("default")
+def test_examples_run(line: str, desk: Path) -> None:
+    status = execute(app, [*shlex.split(line)[1:], *(["--force"] if " -o " in line or "--out" in line else [])])
+    assert status in (ExitCode.OK, ExitCode.REFUTED, ExitCode.INCONCLUSIVE) if "verify" in line else status == 0
+
+
+def test_the_reference_is_current() -> None:
+    assert DOCS.read_text(encoding="utf-8") == reference(), "run: python -m canon.cli.reference > docs/cli.md"
+
+
+def test_the_shell_completes_verbs() -> None:
+    environment = {**os.environ, "_CANON_COMPLETE": "complete_bash", "COMP_WORDS": "canon rec", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from canon.cli import run; run()"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.split() == ["recover"], done.stderr
+
+
+def test_options_are_spelled_alike() -> None:
+    meanings: dict[str, set[str]] = {}
+    for command in VERBS.values():
+        for option in command.params:
+            if option.name in ("as_json", "seed", "device", "force", "arch", "size"):
+                meanings.setdefault(option.name, set()).add(f"{option.opts} {option.help}")
+    assert {name: len(found) for name, found in meanings.items() if len(found) > 1} == {}
