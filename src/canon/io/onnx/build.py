@@ -90,6 +90,7 @@ class Builder:
         self.uses.update(port.name for port in model.outputs)
         self.folded = 0
         self._transposed: dict[int, Constant] = {}
+        self._made: dict[fx.Node, Activation] = {}
         for stored in model.tensors:
             if stored.name in self.stored:
                 raise FileFormatError("two tensors have one name", where=stored.name[:80])
@@ -110,7 +111,7 @@ class Builder:
             shape = [s if isinstance(s, int) and s > 0 else others if i else first for i, s in enumerate(port.shape)]
             self.reader.limits.check_shape(shape, dtype.itemsize, where)
             hints.append(torch.empty(shape, dtype=dtype, device="meta"))
-        self.values[port.name] = Activation(self.assembly.placeholder(port.name), (hints[0], hints[1]))
+        self.values[port.name] = self._result(self.assembly.placeholder(port.name), hints)
 
     def step(self, node: Node) -> None:
         """Add one node of the file."""
@@ -153,6 +154,10 @@ class Builder:
         if name not in self.values:
             raise FileFormatError(f"the value '{name[:80]}' is read before anything makes it")
         return self.values[name]
+
+    def known(self, node: fx.Node) -> Activation | None:
+        """The activation that a node of the graph under construction gives."""
+        return self._made.get(node)
 
     def single(self, value: Activation, node: Node) -> bool:
         """Whether nothing but this node reads one of its operands."""
@@ -237,7 +242,8 @@ class Builder:
             for hint in hints:
                 if hint.numel() > MOST_ELEMENTS:
                     raise LimitError(f"an activation of shape {tuple(hint.shape)} is too large")
-            return Activation(node, (hints[0], hints[1]))
+            self._made[node] = Activation(node, (hints[0], hints[1]))
+            return self._made[node]
         graph = self.assembly.graph
         return [
             self._result(graph.call_function(operator.getitem, (node, index)), [hint[index] for hint in hints])

@@ -21,7 +21,7 @@ from canon.io.onnx.wire import BYTES, VARINT, Meter, fields, packed_integers, re
 OLDEST: Final = 7
 """Before this version of the operator set, shapes were broadcast by attributes."""
 
-NEWEST: Final = 26
+NEWEST: Final = 28
 """The newest version whose operators were looked at."""
 
 _GRAPH_ATTRIBUTES: Final = frozenset({5, 10})

@@ -43,7 +43,7 @@ for _name, _function in PLAIN.items():
 @operator("Identity", "Dropout")
 def identity(b: Builder, node: Node, x: Value, ratio: Value | None = None, training: Value | None = None) -> Result:
     """The value itself; dropout does nothing outside of training."""
-    if isinstance(training, Constant) and bool(training.tensor.any()):
+    if training is not None and not (isinstance(training, Constant) and not training.tensor.any()):
         raise UnsupportedModelError("dropout in training mode")
     return x
 

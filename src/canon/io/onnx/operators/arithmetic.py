@@ -79,10 +79,9 @@ def mul(b: Builder, node: Node, x: Value, y: Value) -> Result:
             if function is not None:
                 return b.call(function, value)
     inner = _gelu(x, y) or _gelu(y, x)
-    if inner is not None:
-        source = next((v for v in b.values.values() if isinstance(v, Activation) and v.node is inner), None)
-        if source is not None:
-            return b.call(functional.gelu, source)
+    source = None if inner is None else b.known(inner)
+    if source is not None:
+        return b.call(functional.gelu, source)
     return b.call(torch.mul, number(x, y), number(y, x))
 
 
@@ -91,10 +90,29 @@ def _gated(x: fx.Node, gate: fx.Node) -> Callable[..., Any] | None:
         return _GATES[gate.target]
     if _is(gate, torch.tanh) and _is(gate.args[0], functional.softplus) and gate.args[0].args[0] is x:  # type: ignore[union-attr]
         return functional.mish
-    if _is(gate, torch.div) and _close(gate.args[1], 6) and _is(gate.args[0], functional.relu6):
-        shifted = gate.args[0].args[0]  # type: ignore[union-attr]
-        if _is(shifted, torch.add) and set(map(str, shifted.args)) >= {str(x), "3.0"}:  # type: ignore[union-attr]
-            return functional.hardswish
+    if _is(gate, torch.div) and _close(gate.args[1], 6) and _shifted(gate.args[0]) is x:
+        return functional.hardswish
+    return None
+
+
+def _shifted(node: Any) -> fx.Node | None:
+    """The operand of `relu6(x + 3)`."""
+    inner = node.args[0] if _is(node, functional.relu6) else None
+    if not isinstance(inner, fx.Node) or not _is(inner, torch.add) or not any(_close(a, 3) for a in inner.args):
+        return None
+    return next((a for a in inner.args if isinstance(a, fx.Node)), None)
+
+
+def _hard_swish(x: Value, y: Value) -> fx.Node | None:
+    """The operand of `x · relu6(x + 3) / 6`."""
+    if not isinstance(x, Activation) or not isinstance(y, Constant) or y.tensor.numel() != 1:
+        return None
+    if not _close(float(y.tensor), 6) or not _is(x.node, torch.mul):
+        return None
+    first, second = x.node.args[:2]
+    for value, gate in ((first, second), (second, first)):
+        if isinstance(value, fx.Node) and _shifted(gate) is value:
+            return value
     return None
 
 
@@ -141,6 +159,10 @@ def div(b: Builder, node: Node, x: Value, y: Value) -> Result:
     """A quotient; whole numbers are divided towards zero."""
     first = x.tensor.dtype if isinstance(x, Constant) else b.activation(x).dtype
     if first.is_floating_point:
+        inner = _hard_swish(x, y)
+        source = None if inner is None else b.known(inner)
+        if source is not None:
+            return b.call(functional.hardswish, source)
         return b.call(torch.div, number(x, y), number(y, x))
     return b.call(torch.div, x, y, rounding_mode="trunc")
 

@@ -115,6 +115,9 @@ def gather(b: Builder, node: Node, x: Value, indices: Value) -> Result:
 @operator("GatherElements")
 def gather_elements(b: Builder, node: Node, x: Value, indices: Value) -> Result:
     """For every place an entry along an axis."""
+    size = _size(b, x, node.integer("axis", 0))
+    if isinstance(indices, Constant) and size is not None:
+        indices = Constant(torch.where(indices.tensor < 0, indices.tensor + size, indices.tensor).long())
     return b.call(torch.gather, x, node.integer("axis", 0), indices)
 
 

@@ -67,8 +67,10 @@ def top_k(b: Builder, node: Node, x: Value, count: Value) -> Result:
     if not isinstance(count, Constant):
         raise UnsupportedModelError("a number of largest values that is computed")
     (number,) = count.integers()
-    largest, ordered = bool(node.integer("largest", 1)), bool(node.integer("sorted", 1))
-    return b.call(torch.topk, x, number, node.integer("axis", -1), largest, ordered)
+    axis, largest = node.integer("axis", -1), bool(node.integer("largest", 1))
+    # Of equal values the first counts, which torch.topk does not promise.
+    ordered = b.call(torch.sort, x, stable=True, dim=axis, descending=largest)
+    return [b.call(torch.narrow, part, axis, 0, number) for part in ordered]
 
 
 @operator("CumSum")
@@ -83,4 +85,4 @@ def cumulative_sum(b: Builder, node: Node, x: Value, axis: Value) -> Result:
 def normalize(b: Builder, node: Node, x: Value) -> Result:
     """Divided by the norm along an axis."""
     function = torch.nn.functional.normalize
-    return b.call(function, x, float(node.integer("p", 2)), node.integer("axis", -1), 0.0)
+    return b.call(function, x, float(node.integer("p", 2)), node.integer("axis", -1))

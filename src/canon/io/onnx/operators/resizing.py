@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn import functional
 
 from canon.errors import UnsupportedModelError
 from canon.io.onnx.model import Node
+from canon.io.onnx.operators.coordinates import Axis, agrees, kinds
 from canon.io.onnx.operators.reducing import axes_of
 from canon.io.onnx.operators.registry import Result, operator
 from canon.io.onnx.values import Activation, Constant, Sizes, Value
 
 if TYPE_CHECKING:
     from canon.io.onnx.build import Builder
-
-_LINEAR: Final = {3: "linear", 4: "bilinear", 5: "trilinear"}
 
 
 @operator("Upsample")
@@ -58,40 +57,32 @@ def _interpolate(
     b: Builder, x: Activation, mode: str, where: str, rounding: str, scales: Value | None, sizes: Value | None
 ) -> Result:
     spatial = x.rank - 2
-    target: dict[str, Any] = {}
     if sizes is not None:
-        items = list(sizes.items) if isinstance(sizes, Sizes) else _numbers(sizes)
-        target["size"] = items[-spatial:]
-        whole = False
+        given = list(sizes.items) if isinstance(sizes, Sizes) else _numbers(sizes)
+        target: dict[str, Any] = {"size": given[-spatial:]}
+        factors: list[float] = []
     elif isinstance(scales, Constant):
         factors = [float(v) for v in scales.tensor.tolist()]
         if len(factors) == x.rank and factors[:2] != [1.0, 1.0]:
             raise UnsupportedModelError("interpolation over images or channels")
         factors = factors[-spatial:]
-        target["scale_factor"] = [int(f) if f == int(f) else f for f in factors]
-        whole = all(f >= 1 and f == int(f) for f in factors)
+        target = {"scale_factor": factors}
     else:
         raise UnsupportedModelError("interpolation by computed factors")
-    if all(x.size(axis) == 1 for axis in range(2, x.rank)) and mode != "cubic":
-        mode, where = "nearest", "asymmetric"  # one position is repeated, whatever the rule is
-        whole = True
-    if mode == "nearest":
-        return b.call(functional.interpolate, x, **target, mode=_nearest(where, rounding, whole, sizes is not None))
-    kind = {"linear": _LINEAR[x.rank], "cubic": "bicubic"}[mode]
-    if where not in ("half_pixel", "pytorch_half_pixel", "align_corners"):
-        raise UnsupportedModelError(f"{mode} interpolation with {where[:40]} coordinates")
-    return b.call(functional.interpolate, x, **target, mode=kind, align_corners=where == "align_corners")
+    for kind in kinds(mode, spatial):
+        result = b.call(functional.interpolate, x, **target, **kind)
+        if all(agrees(axis, size, mode, where, rounding, kind) for axis, size in _axes(x, result, factors)):
+            return result
+    raise UnsupportedModelError(f"{mode[:40]} interpolation with {where[:40]} coordinates, {rounding[:40]}")
 
 
-def _nearest(where: str, rounding: str, whole: bool, sized: bool) -> str:
-    """torch's name of a rule for the nearest neighbour."""
-    if where == "asymmetric" and rounding == "floor":
-        return "nearest"
-    if where in ("half_pixel", "pytorch_half_pixel") and rounding == "round_prefer_floor":
-        return "nearest-exact"
-    if where in ("half_pixel", "pytorch_half_pixel") and rounding == "floor" and whole:
-        return "nearest-exact"
-    raise UnsupportedModelError(f"nearest neighbours with {where[:40]} coordinates and {rounding[:40]}")
+def _axes(x: Activation, result: Activation, factors: list[float]) -> list[tuple[Axis, int]]:
+    """Every axis that is interpolated, for both choices of open sizes, with its new size."""
+    return [
+        (Axis(int(old.shape[axis]), factors[axis - 2] if factors else None, x.size(axis) is None), int(new.shape[axis]))
+        for old, new in zip(x.hints, result.hints, strict=True)
+        for axis in range(2, x.rank)
+    ]
 
 
 def _numbers(value: Value) -> list[int]:
@@ -148,6 +139,8 @@ def depth_to_space(b: Builder, node: Node, x: Value) -> Result:
 def space_to_depth(b: Builder, node: Node, x: Value) -> Result:
     """Positions become channels."""
     x, block = b.activation(x), node.integer("blocksize", 1)
+    if node.text("mode", "DCR") != "DCR":
+        return b.call(functional.pixel_unshuffle, x, block)
     apart = b.call(torch.unflatten, b.call(torch.unflatten, x, 3, [-1, block]), 2, [-1, block])
     moved = b.call(torch.permute, apart, [0, 3, 5, 1, 2, 4])
     return b.call(torch.flatten, moved, 1, 3)

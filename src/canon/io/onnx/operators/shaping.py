@@ -173,5 +173,7 @@ def tile(b: Builder, node: Node, x: Value, repeats: Value) -> Result:
 @operator("Trilu")
 def triangle(b: Builder, node: Node, x: Value, diagonal: Value | None = None) -> Result:
     """The upper or lower triangle of matrices."""
-    offset = int(diagonal.tensor) if isinstance(diagonal, Constant) else 0
+    if diagonal is not None and not isinstance(diagonal, Constant):
+        raise UnsupportedModelError("a diagonal that is computed")
+    offset = 0 if diagonal is None else int(diagonal.tensor)
     return b.call(torch.triu if node.integer("upper", 1) else torch.tril, x, offset)
