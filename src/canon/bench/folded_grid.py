@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -19,10 +18,9 @@ import torch
 from torch import nn
 
 from canon import zoo
-from canon._files import write_text
 from canon.api import certify
-from canon.bench.grid import Record, Store, run_cases
-from canon.bench.recovery_grid import KEYS, GridCase, _attacked, choose, on_device
+from canon.bench.grid import Record
+from canon.bench.model_grid import GridCase, attacked_model, choose, run_grid
 from canon.bench.subjects import VARIANTS, exact_arithmetic, gap, inputs, logits, subject
 from canon.recovery import recover
 from canon.rewrite import fold_norms
@@ -43,7 +41,7 @@ def measure(case: GridCase, device: str = "cpu") -> Record:
     exact_arithmetic()
     clean, key = _owner(case.model, device)
     example = zoo.example_input(case.model).to(device)
-    attacked, refusal = _attacked(clean, example, case)
+    attacked, refusal = attacked_model(clean, example, case)
     if attacked is None:
         return {"left_out": refusal}
     folded = fold_norms(attacked, example)
@@ -112,21 +110,15 @@ def page(records: Sequence[Record]) -> str:
     )
 
 
+def summary(records: Sequence[Record]) -> str:
+    """The grid in one sentence."""
+    return f"{sum(bool(record.get('good')) for record in records)} of {len(records)} cases are good."
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the grid; the status is 1 when a case is not good, 3 when some are still to do."""
     chosen = choose(arguments, __doc__, OUT, models=MODELS, ratios=RATIOS, seeds=(0,), variants=VARIANTS)
-    cases = [
-        GridCase(model, variant, ratio, seed)
-        for ratio, model, variant, seed in product(chosen.ratios, chosen.models, chosen.variants, chosen.seeds)
-    ]
-    store = Store.open(chosen.out, KEYS)
-    left = run_cases(cases, on_device(measure, chosen.device), store, jobs=chosen.jobs, minutes=chosen.minutes)
-    records = list(store.records.values())
-    write_text(chosen.out.with_suffix(".md"), page(records), force=True)
-    sys.stdout.write(f"{sum(bool(r.get('good')) for r in records)} of {len(records)} cases are good. {left} to do.\n")
-    if any(not record.get("good", True) for record in records):
-        return 1
-    return 3 if left else 0
+    return run_grid(chosen, measure, page, summary)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,10 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from canon._files import write_text
-from canon._version import __version__
+from canon.bench.environment import environment
 from canon.errors import BenchError
 
 Case = TypeVar("Case")
@@ -69,17 +66,6 @@ class Store:
         text = f'{{"environment": {json.dumps(environment())},\n"records": [\n{lines}\n]}}\n'
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_text(self.path, text, force=True)
-
-
-def environment() -> Record:
-    """What the numbers were measured with."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    return {
-        "canon": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "device": device,
-    }
 
 
 def run_cases(

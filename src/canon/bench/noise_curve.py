@@ -23,7 +23,7 @@ from canon import zoo
 from canon._files import write_text
 from canon.attacks import attack
 from canon.bench.grid import Record, Store, run_cases
-from canon.bench.recovery_grid import choose, on_device
+from canon.bench.model_grid import choose, on_device
 from canon.bench.subjects import exact_arithmetic, shapes, subject
 from canon.errors import CanonError
 from canon.recovery import recover

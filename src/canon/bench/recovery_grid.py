@@ -8,43 +8,28 @@ tried without expanded kernels, and where that is still too much, listed as left
 
 from __future__ import annotations
 
-import argparse
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from canon import zoo
-from canon._files import write_text
-from canon.attacks import attack
-from canon.bench.grid import Record, Store, run_cases
-from canon.bench.subjects import MODELS, RATIOS, SEEDS, VARIANTS, count, exact_arithmetic, gap, inputs, logits, subject
+from canon.bench.grid import Record
+from canon.bench.model_grid import GridCase, attacked_model, choose, run_grid
+from canon.bench.subjects import MODELS, VARIANTS, count, exact_arithmetic, gap, inputs, logits, subject
 from canon.bench.subjects import shapes as shapes_of
-from canon.errors import AttackError, CanonError
+from canon.errors import CanonError
 from canon.recovery import recover
 
-KEYS: Final = ("model", "variant", "ratio", "seed")
 LIMIT: Final = 1e-5
 """Largest difference of logits from the clean model's, in float32."""
 
 OUT: Final = Path("docs/results/recovery_grid.json")
-
-
-@dataclass(frozen=True)
-class GridCase:
-    """One attack on one model."""
-
-    model: str
-    variant: str
-    ratio: float
-    seed: int
 
 
 def measure(case: GridCase, device: str = "cpu") -> Record:
@@ -55,7 +40,7 @@ def measure(case: GridCase, device: str = "cpu") -> Record:
     example = zoo.example_input(case.model).to(device)
     record: Record = {"clean": count(clean)}
     started = _now(device)
-    attacked, refusal = _attacked(clean, example, case)
+    attacked, refusal = attacked_model(clean, example, case)
     if attacked is None:
         return {**record, "left_out": refusal}
     record |= {"attacked": count(attacked), "attack_seconds": round(_now(device) - started, 3)}
@@ -80,25 +65,6 @@ def measure(case: GridCase, device: str = "cpu") -> Record:
         "gap_float64": float(f"{double:.3g}"),
         "good": same and single <= LIMIT,
     }
-
-
-def _attacked(clean: nn.Module, example: Tensor, case: GridCase) -> tuple[nn.Module | None, str | None]:
-    """The attacked model, and why it was refused with expanded kernels, or altogether.
-
-    Expanded kernels multiply the parameters by up to nine; where that is too many, the case is run without them.
-    """
-    refusal = None
-    for expand in (True, False):
-        try:
-            result = attack(
-                clean, example, case.variant, ratio=case.ratio, seed=case.seed, permute=True, scale=True,
-                expand_kernels=expand, split_shares="random", chain=True,
-            )  # fmt: skip
-        except AttackError as error:
-            refusal = error.message
-        else:
-            return result.model, refusal
-    return None, refusal
 
 
 @functools.lru_cache(maxsize=2)
@@ -173,49 +139,9 @@ def page(records: Sequence[Record]) -> str:
     ])  # fmt: skip
 
 
-def choose(
-    arguments: Sequence[str] | None,
-    description: str | None,
-    out: Path,
-    *,
-    models: Sequence[str] = MODELS,
-    ratios: Sequence[float] = RATIOS,
-    seeds: Sequence[int] = SEEDS,
-    variants: Sequence[str] = VARIANTS,
-) -> argparse.Namespace:
-    """Read the options that a grid over models has."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--models", nargs="+", default=models, choices=MODELS, metavar="NAME", help="models to attack")
-    parser.add_argument("--variants", nargs="+", default=variants, choices=VARIANTS, metavar="NAME", help="attacks")
-    parser.add_argument("--ratios", nargs="+", type=float, default=ratios, help="shares of channels that are added")
-    parser.add_argument("--seeds", nargs="+", type=int, default=seeds, help="seeds of the attacks")
-    parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
-    parser.add_argument("--jobs", type=int, default=1, help="processes to run beside each other")
-    parser.add_argument("--minutes", type=float, help="begin no case after this time; run again to go on")
-    parser.add_argument("--out", type=Path, default=out, help="the JSON file to write and to continue")
-    return parser.parse_args(arguments)
-
-
-def on_device(function: Callable[..., Record], device: str) -> Callable[[Any], Record]:
-    """A measurement on a device, in a form that other processes can take."""
-    return functools.partial(function, device=device)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the grid; the status is 1 when a case is not good, 3 when some are still to do."""
-    chosen = choose(arguments, __doc__, OUT)
-    cases = [
-        GridCase(model, variant, ratio, seed)
-        for ratio, model, variant, seed in product(chosen.ratios, chosen.models, chosen.variants, chosen.seeds)
-    ]
-    store = Store.open(chosen.out, KEYS)
-    left = run_cases(cases, on_device(measure, chosen.device), store, jobs=chosen.jobs, minutes=chosen.minutes)
-    records = list(store.records.values())
-    write_text(chosen.out.with_suffix(".md"), page(records), force=True)
-    sys.stdout.write(summary(records) + (f" {left} still to do.\n" if left else "\n"))
-    if any(not record.get("good", True) for record in records):
-        return 1
-    return 3 if left else 0
+    return run_grid(choose(arguments, __doc__, OUT), measure, page, summary)
 
 
 if __name__ == "__main__":

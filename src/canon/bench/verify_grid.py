@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -21,9 +20,8 @@ import torch
 from torch import Tensor, nn
 
 from canon import zoo
-from canon._files import write_text
-from canon.bench.grid import Record, Store, run_cases
-from canon.bench.recovery_grid import KEYS, GridCase, _attacked, choose, on_device
+from canon.bench.grid import Record
+from canon.bench.model_grid import GridCase, attacked_model, choose, run_grid
 from canon.bench.subjects import MODELS, VARIANTS, exact_arithmetic, gap, inputs, logits, subject
 from canon.recovery import recover
 from canon.verify import Alignment, LayoutKey, align, compare, register
@@ -41,7 +39,7 @@ def measure(case: GridCase, device: str = "cpu") -> Record:
     exact_arithmetic()
     clean = _clean(case.model, device)
     example = zoo.example_input(case.model).to(device)
-    attacked, refusal = _attacked(clean, example, case)
+    attacked, refusal = attacked_model(clean, example, case)
     if attacked is None:
         return {"left_out": refusal}
     recovered = recover(attacked, example).model
@@ -142,19 +140,9 @@ def page(records: Sequence[Record]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the grid; the status is 1 when a case is not good, 3 when some are still to do."""
-    chosen = choose(arguments, __doc__, OUT, ratios=RATIOS, seeds=(0,), variants=VARIANTS)
-    cases = [
-        GridCase(model, variant, ratio, seed)
-        for ratio, model, variant, seed in product(chosen.ratios, chosen.models, chosen.variants, chosen.seeds)
-    ]
-    store = Store.open(chosen.out, KEYS)
-    left = run_cases(cases, on_device(measure, chosen.device), store, jobs=chosen.jobs, minutes=chosen.minutes)
-    records = list(store.records.values())
-    write_text(chosen.out.with_suffix(".md"), page(records), force=True)
-    sys.stdout.write(summary(records) + (f" {left} still to do.\n" if left else "\n"))
-    if any(not record.get("good", True) for record in records):
-        return 1
-    return 3 if left else 0
+    return run_grid(
+        choose(arguments, __doc__, OUT, ratios=RATIOS, seeds=(0,), variants=VARIANTS), measure, page, summary
+    )
 
 
 if __name__ == "__main__":
