@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import canon
-from canon.bench import noise_curve, recovery_grid
+from canon.bench import model_grid, noise_curve, recovery_grid
 from canon.bench.grid import Record, Store, run_cases
 from canon.bench.model_grid import GridCase
 from canon.bench.subjects import MODELS, gap, inputs, logits, subject
@@ -92,7 +92,7 @@ def test_an_attack_that_is_too_large_is_left_out(monkeypatch: pytest.MonkeyPatch
     def small(*arguments: Any, **options: Any) -> Any:
         return canon.attack(*arguments, **options, max_parameters=1_000_000)
 
-    monkeypatch.setattr(recovery_grid, "attack", small)
+    monkeypatch.setattr(model_grid, "attack", small)
     found = recovery_grid.measure(GridCase("squeezenet1_1", "nso_zero", 0.2, 0))
     assert "parameters, more than 1,000,000" in found["left_out"]
 

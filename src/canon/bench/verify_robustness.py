@@ -24,7 +24,8 @@ from canon import watermarks, zoo
 from canon._files import write_text
 from canon.api import Judgement, JudgeOptions, judge
 from canon.attacks import attack
-from canon.bench.grid import Record, environment
+from canon.bench.environment import environment
+from canon.bench.grid import Record
 from canon.verify import register
 from canon.watermarks import Dataset, TrainOptions
 
