@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
+from rich.console import Console, Group
+from rich.text import Text
 
 from canon.cli.console import Talker, to_jsonable
 
@@ -46,6 +47,15 @@ def test_long_json_is_not_wrapped() -> None:
     talk, out, _ = talker(as_json=True)
     talk.result({"name": "layer " * 100}, "")
     assert json.loads(out.getvalue()) == {"name": "layer " * 100}
+
+
+def test_a_pipe_gets_whole_lines() -> None:
+    talk, out, _ = talker()
+    talk.result({}, Group(Text("word " * 40), Text("end")))
+    assert out.getvalue().splitlines() == ["word " * 40, "end"]
+    screen = io.StringIO()
+    Talker(False, Console(file=screen, width=80, force_terminal=True)).result({}, Text("word " * 40))
+    assert len(screen.getvalue().splitlines()) == 3
 
 
 def test_a_remark_is_not_markup() -> None:

@@ -120,6 +120,21 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_real_verb_that_is_stopped_leaves_nothing(stop: signal.Signals, status: int, tmp_path: Path) -> None:
+    """Not a verb made for the test: `canon attack` in the midst of its work."""
+    out, log = tmp_path / "hidden.safetensors", tmp_path / "hidden.json"
+    verb = ["attack", "resnet18", "-o", str(out), "--log", str(log), "--ratio", "1.0"]
+    started = [sys.executable, "-c", "from canon.cli import run; run()", *verb]
+    with subprocess.Popen(started, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "attacking resnet18\n"
+        process.send_signal(stop)
+        assert process.wait(timeout=60) == status
+        assert "Traceback" not in process.stderr.read()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_reader_that_stops_reading_is_no_verdict() -> None:
     script = """
 import sys, typer

@@ -15,9 +15,10 @@ from enum import Enum
 from pathlib import PurePath
 from typing import Any, final
 
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 
 @final
@@ -36,8 +37,10 @@ class Talker:
         """Print a result: `data` as JSON, or `text` for a person."""
         if self.as_json:
             self.out.file.write(json.dumps(to_jsonable(data), indent=2, allow_nan=False) + "\n")
-        else:
-            self.out.print(text)
+            return
+        for part in text.renderables if isinstance(text, Group) else [text]:
+            # Lines are broken for a terminal alone; a pipe gets them whole.
+            self.out.print(part, soft_wrap=isinstance(part, Text) and not self.out.is_terminal)
 
     def note(self, text: str) -> None:
         """Print a remark for a person. The text is printed as it is: brackets in it are not markup."""
