@@ -20,8 +20,8 @@ from canon.errors import BenchError, MissingExtraError
 RETRIES: Final = 2
 """How often a case is tried again when its worker dies."""
 
-WINDOW: Final = 256
-"""Cases handed to the cluster at a time; it decides how many of them run."""
+AHEAD: Final = 2
+"""Cases handed to the cluster beyond one for every core, so that no worker waits for this process."""
 
 
 class RayCluster(Executor):
@@ -53,10 +53,11 @@ class RayCluster(Executor):
         self, remote: Any, waiting: deque[Case], takes: Callable[[Case], Resources], stop: Callable[[], bool]
     ) -> Iterator[Record]:
         ray = self._ray
-        window = WINDOW if self._address else 2 * self._jobs
         running: dict[Any, Case] = {}
         while True:
-            while waiting and len(running) < window and not stop():
+            # A cluster may grow while it works.
+            slots = int(ray.cluster_resources().get("CPU", 1)) + AHEAD
+            while waiting and len(running) < slots and not stop():
                 case = waiting.popleft()
                 needs = takes(case)
                 running[remote.options(**self._options(needs)).remote(case, needs.cpus)] = case
@@ -65,9 +66,6 @@ class RayCluster(Executor):
             ready, _ = ray.wait(list(running), num_returns=1, timeout=1.0)
             for reference in ready:
                 yield self._result(reference, running.pop(reference))
-            if stop():
-                for reference in list(running):
-                    ray.cancel(reference, force=False)
 
     def _result(self, reference: Any, case: Case) -> Record:
         ray = self._ray

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from canon import watermarks
 from canon.bench.cases import TWIN, Training
 from canon.bench.lab import Setup, trained
 from canon.bench.measures.sheet import Sheet
 
-WITHIN = 0.01
+WITHIN: Final = 0.01
 """How far a marked model's accuracy may be below its twin's."""
+
+CHANCE: Final = (0.37, 0.63)
+"""What a wrong key may read."""
+
+SIMILARITY: Final = {"riga21": 0.95}
+"""What a scheme must reach where that is less than 1: an extractor network errs now and then."""
+
+HARD: Final = {"cifar100": 0.97}
+"""What every scheme must reach on a dataset that leaves less room."""
 
 
 def measure_training(case: Training, setup: Setup, sheet: Sheet) -> None:
@@ -37,4 +48,11 @@ def measure_training(case: Training, setup: Setup, sheet: Sheet) -> None:
         wrong_key_similarity=figures["wrong_key_similarity"],
         twin_similarity=watermarks.get(case.scheme).similarity(twin.model, mine.key),
         **{name.replace(" ", "_"): value for name, value in figures["details"].items()},
+    )
+    least = min(SIMILARITY.get(case.scheme, 1.0), HARD.get(case.dataset, 1.0))
+    low, high = CHANCE
+    sheet.note(
+        good=figures["similarity"] >= least
+        and figures["accuracy"] >= twin.figures["accuracy"] - WITHIN
+        and low <= figures["wrong_key_similarity"] <= high
     )

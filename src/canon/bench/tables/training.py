@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from canon.bench.cases import TWIN
+from canon.bench.measures.training import CHANCE, HARD, SIMILARITY, WITHIN
 from canon.bench.records import Record
 from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, one, unmeasured
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
@@ -33,10 +34,20 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
             HEAD,
             [_row(record) for record in part if record.case.scheme != TWIN],
         )
-    failed = complaints(records, lambda _record: "")
-    if failed is not None:
-        yield Heading("What failed")
-        yield failed
+    yield Heading("What did not come out as it should")
+    yield Paragraph(
+        f"As it should be: similarity 1 (riga21 {SIMILARITY['riga21']}; on CIFAR-100 {HARD['cifar100']}), accuracy at "
+        f"most {WITHIN} below the twin's, and a wrong key reads between {CHANCE[0]} and {CHANCE[1]}."
+    )
+    yield complaints(records, _why_bad) or Paragraph("Nothing.")
+
+
+def _why_bad(record: Record) -> str:
+    found = record.metrics
+    return (
+        f"similarity {found['similarity']:.4f}, accuracy {found['accuracy']:.4f}, twin {found['twin_accuracy']:.4f}, "
+        f"wrong key {found['wrong_key_similarity']:.4f}"
+    )
 
 
 def _row(record: Record) -> tuple[str, ...]:
