@@ -4,6 +4,7 @@ PYTHON ?= python3
 JOBS ?= 2
 PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
+FUZZ_COUNT ?= 10000
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -11,7 +12,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo docs lint format bench quick results clean
+.PHONY: help install test demo docs lint format bench quick results clean fuzz
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,6 +56,9 @@ quick: $(STAMP) ## Run the benchmark's quick suite from nothing
 
 results: $(STAMP) ## Build the pages of docs/results from their records
 	$(BIN)/canon bench report
+
+fuzz: $(STAMP) ## Throw 10,000 damaged files of every format at the readers
+	$(BIN)/python -m tests.io.fuzz --count $(FUZZ_COUNT) --out docs/results/fuzz.json
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist runs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

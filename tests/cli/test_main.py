@@ -120,7 +120,9 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("stop", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
+)
 def test_a_real_verb_that_is_stopped_leaves_nothing(stop: signal.Signals, status: int, tmp_path: Path) -> None:
     """Not a verb made for the test: `canon attack` in the midst of its work."""
     out, log = tmp_path / "hidden.safetensors", tmp_path / "hidden.json"
