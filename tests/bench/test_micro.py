@@ -33,7 +33,7 @@ def test_the_command_prints_saves_and_judges(
     for value, status in ((1.0, 0), (9.0, 1)):
         measurement = Measurement("trace", value, "x", limit=3.0)
         monkeypatch.setattr(command, "MEASUREMENTS", (lambda measurement=measurement: measurement,))
-        assert command.main(["--out", str(tmp_path / "runs" / "micro.json")]) == status
+        assert command.main(["--only", "micro", "--out", str(tmp_path / "runs")]) == status
         assert "trace" in capsys.readouterr().out
         saved = json.loads((tmp_path / "runs" / "micro.json").read_text(encoding="utf-8"))
         assert saved["measurements"][0]["within"] is (status == 0)

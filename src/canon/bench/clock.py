@@ -1,0 +1,106 @@
+"""Time and memory, measured the same way on the host and on a device."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+
+
+@dataclass(frozen=True)
+class Times:
+    """The seconds of several runs."""
+
+    runs: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The run in the middle."""
+        return statistics.median(self.runs)
+
+    def record(self) -> dict[str, float | int]:
+        """As data: the median, the fastest and the slowest run, and how many there were."""
+        return {
+            "median": round(self.median, 5),
+            "least": round(min(self.runs), 5),
+            "most": round(max(self.runs), 5),
+            "runs": len(self.runs),
+        }
+
+
+def time_of(
+    function: Callable[[], object], *, repeats: int, device: str, prepare: Callable[[], object] | None = None
+) -> Times:
+    """Time a call, after one that warms up.
+
+    Args:
+        function: What to call.
+        repeats: How often it is timed.
+        device: On CUDA, events on the stream are timed, with everything before and after waited for.
+        prepare: Called before each run, and not timed.
+    """
+    runs = []
+    for attempt in range(repeats + 1):
+        if prepare is not None:
+            prepare()
+        seconds = _device_seconds(function) if device.startswith("cuda") else _host_seconds(function)
+        if attempt:
+            runs.append(seconds)
+    return Times(tuple(runs))
+
+
+def _host_seconds(function: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
+
+
+def _device_seconds(function: Callable[[], object]) -> float:
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    first.record()
+    function()
+    last.record()
+    torch.cuda.synchronize()
+    return float(first.elapsed_time(last)) / 1e3
+
+
+def peak_extra_bytes(function: Callable[[], object], device: str) -> int | None:
+    """How much more memory a call needs at its peak than is in use before it; None where the system does not tell."""
+    gc.collect()
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        torch.cuda.synchronize()
+        return int(torch.cuda.max_memory_allocated() - before)
+    if not _CLEAR.exists():
+        return None
+    # Pages that were freed and are still held would hide what the call takes.
+    ctypes.CDLL(None).malloc_trim(0)
+    _CLEAR.write_text("5", encoding="ascii")
+    before = _kilobytes("VmRSS")
+    function()
+    return (_kilobytes("VmHWM") - before) * 1024
+
+
+def _kilobytes(name: str) -> int:
+    lines = _STATUS.read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def read_bandwidth(device: str, size: int = 1 << 28) -> float:
+    """Bytes per second at which a float32 tensor of `size` numbers is read once."""
+    data: Tensor = torch.ones(size, device=device)
+    return 4 * size / time_of(data.sum, repeats=5, device=device).median

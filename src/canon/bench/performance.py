@@ -1,0 +1,162 @@
+"""What every step costs, beside yardsticks measured in the same run.
+
+All camouflage is on. The yardsticks: a trace and a copy of the attacked state dict, one forward pass of 32 images,
+Torch-Pruning removing the same channels when told which, and the probe method. On CUDA also one reading of the attacked
+weights at the memory's measured bandwidth.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon import zoo
+from canon.attacks import AttackOptions, attack_with
+from canon.bench.clock import Times, peak_extra_bytes, read_bandwidth, time_of
+from canon.bench.pruning import prune, removed_channels
+from canon.bench.subjects import VARIANTS, count, exact_arithmetic, subject
+from canon.errors import AttackError
+from canon.graph import trace
+from canon.recovery import recover
+from canon.verify import align, certify
+
+IMAGES: Final = 32
+"""Images of the forward pass that times are compared with."""
+
+RATIOS: Final = (0.2, 0.5)
+SHORT: Final = ("nso_zero", "mix-opseq")
+"""The attacks of a short run: the cheapest and the dearest to undo."""
+
+LIMITS: Final = {"trace_and_clone": 5.0, "probe": 0.1, "pruning": 1.0, "verify": 1.0, "memory": 0.5}
+"""What recovery may cost at most, relative to each yardstick; for `verify`, what align and certify may cost."""
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attack on one model."""
+
+    model: str
+    variant: str
+    ratio: float
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.model} {self.variant} {self.ratio}"
+
+
+def cases(models: Iterable[str] = zoo.PAPER_MODELS, *, full: bool) -> list[Case]:
+    """The cases of a full run, or of a short one."""
+    return [Case(m, v, r) for m in models for v in (VARIANTS if full else SHORT) for r in RATIOS]
+
+
+def attacked(case: Case, clean: nn.Module, example: Tensor) -> tuple[AttackOptions, nn.Module]:
+    """The attacked model, without expanded kernels where they would make it too large."""
+    for expand in (True, False):
+        options = AttackOptions(
+            ops=(case.variant,), ratio=case.ratio, expand_kernels=expand, split_shares="random", chain=True
+        )
+        try:
+            return options, attack_with(clean, example, options).model
+        except AttackError:
+            if not expand:
+                raise
+    raise AssertionError("one of the two is returned or raises")
+
+
+def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1) -> Record:
+    """Time all steps of one case.
+
+    Args:
+        case: The attack.
+        device: Where to compute.
+        repeats: Runs per step.
+        probe: Runs of the probe method, which is slow; 0 leaves it out.
+    """
+    exact_arithmetic()
+    clean = subject(case.model, device=device)
+    example = zoo.example_input(case.model).to(device)
+    images = zoo.example_input(case.model, batch=IMAGES).to(device)
+    options, model = attacked(case, clean, example)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+    result = recover(model, example)
+    clock = partial(time_of, repeats=repeats, device=device)
+    seconds: dict[str, Times] = {
+        "trace": clock(lambda: trace(model, example)),
+        "clone": clock(lambda: {name: tensor.clone() for name, tensor in state.items()}),
+        "attack": clock(lambda: attack_with(clean, example, options)),
+        "forward": clock(torch.no_grad()(lambda: model(images))),
+        "recover": clock(lambda: recover(model, example)),
+        "align": clock(lambda: align(result.model, clean, example)),
+        "certify": clock(lambda: certify(result.model, clean, example)),
+        "pruning": _pruning(model, example, result.report, min(repeats, 3), device),
+    }
+    if probe:
+        seconds["probe"] = time_of(lambda: recover(model, example, "probe"), repeats=probe, device=device)
+    if device.startswith("cuda"):
+        seconds["reading"] = Times((size / read_bandwidth(device),))
+    extra = peak_extra_bytes(lambda: recover(model, example), device)
+    record = {
+        "model": case.model,
+        "variant": case.variant,
+        "ratio": case.ratio,
+        "expanded_kernels": options.expand_kernels,
+        "device": device,
+        "parameters": {"clean": count(clean), "attacked": count(model), "recovered": count(result.model)},
+        "attacked_bytes": size,
+        "seconds": {name: times.record() for name, times in seconds.items()},
+        "peak_extra_bytes": extra,
+        "ratios": ratios({name: times.median for name, times in seconds.items()}, extra, size),
+    }
+    return record
+
+
+def _pruning(model: nn.Module, example: Tensor, report: Any, repeats: int, device: str) -> Times:
+    removed = removed_channels(trace(model, example), report)
+    given: list[nn.Module] = []
+
+    def prepare() -> None:
+        given[:] = [copy.deepcopy(model).requires_grad_(True)]
+
+    return time_of(lambda: prune(given[0], example, removed), repeats=repeats, device=device, prepare=prepare)
+
+
+def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str, float]:
+    """Recovery relative to each yardstick, and the other steps relative to theirs."""
+    mine = seconds["recover"]
+    found = {
+        "trace_and_clone": mine / (seconds["trace"] + seconds["clone"]),
+        "forward": mine / seconds["forward"],
+        "pruning": mine / seconds["pruning"],
+        "verify": (seconds["align"] + seconds["certify"]) / mine,
+        "attack_to_clone": seconds["attack"] / seconds["clone"],
+        "attack_to_trace_and_clone": seconds["attack"] / (seconds["trace"] + seconds["clone"]),
+    }
+    if "probe" in seconds:
+        found["probe"] = mine / seconds["probe"]
+    if "reading" in seconds:
+        found["reading"] = mine / seconds["reading"]
+    if extra is not None:
+        found["memory"] = extra / size
+    return {name: round(value, 3) for name, value in found.items()}
+
+
+def run(
+    chosen: Iterable[Case], *, device: str, repeats: int, probe: int, report: Callable[[Record], None]
+) -> list[Record]:
+    """Measure cases one after the other."""
+    found = []
+    for case in chosen:
+        record = measure(case, device=device, repeats=repeats, probe=probe)
+        report(record)
+        found.append(record)
+    return found
