@@ -1,14 +1,15 @@
 """What every step costs, beside yardsticks measured in the same run.
 
 All camouflage is on. The yardsticks: a trace and a copy of the attacked state dict, one forward pass of 32 images,
-Torch-Pruning removing the same channels when told which, and the probe method. On CUDA also one reading of the attacked
-weights at the memory's measured bandwidth.
+Torch-Pruning, where it is installed, removing the same channels when told which, and the probe method. On CUDA also one
+reading of the attacked weights at the memory's measured bandwidth.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -21,7 +22,7 @@ from canon.attacks import AttackOptions, attack_with
 from canon.bench.clock import Times, peak_extra_bytes, read_bandwidth, time_of
 from canon.bench.pruning import prune, removed_channels
 from canon.bench.subjects import VARIANTS, count, exact_arithmetic, subject
-from canon.errors import AttackError
+from canon.errors import AttackError, MissingExtraError
 from canon.graph import trace
 from canon.recovery import recover
 from canon.verify import align, certify
@@ -98,8 +99,9 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
         "recover": clock(lambda: recover(model, example)),
         "align": clock(lambda: align(result.model, clean, example)),
         "certify": clock(lambda: certify(result.model, clean, example)),
-        "pruning": _pruning(model, example, result.report, min(repeats, 3), device),
     }
+    with suppress(MissingExtraError):
+        seconds["pruning"] = _pruning(model, example, result.report, min(repeats, 3), device)
     if probe:
         seconds["probe"] = time_of(lambda: recover(model, example, "probe"), repeats=probe, device=device)
     if device.startswith("cuda"):
@@ -136,15 +138,13 @@ def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str,
     found = {
         "trace_and_clone": mine / (seconds["trace"] + seconds["clone"]),
         "forward": mine / seconds["forward"],
-        "pruning": mine / seconds["pruning"],
         "verify": (seconds["align"] + seconds["certify"]) / mine,
         "attack_to_clone": seconds["attack"] / seconds["clone"],
         "attack_to_trace_and_clone": seconds["attack"] / (seconds["trace"] + seconds["clone"]),
     }
-    if "probe" in seconds:
-        found["probe"] = mine / seconds["probe"]
-    if "reading" in seconds:
-        found["reading"] = mine / seconds["reading"]
+    for other in ("pruning", "probe", "reading"):
+        if other in seconds:
+            found[other] = mine / seconds[other]
     if extra is not None:
         found["memory"] = extra / size
     return {name: round(value, 3) for name, value in found.items()}
