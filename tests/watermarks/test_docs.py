@@ -11,7 +11,7 @@ from canon.watermarks import Message
 from canon.watermarks.conformance import Trial, check
 from tests.watermarks.small import QUICK, small_digits, small_net
 
-GUIDE = Path(__file__).parents[2] / "docs" / "adding_a_scheme.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "test_my_scheme.md"
 
 
 @pytest.mark.skipif(not GUIDE.exists(), reason="the guide is not part of an installed package")

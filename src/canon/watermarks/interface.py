@@ -104,7 +104,7 @@ class EmbedResult:
 
 
 class Scheme(ABC):
-    """A white-box watermarking scheme; see `docs/adding_a_scheme.md`."""
+    """A white-box watermarking scheme; see `docs/test_my_scheme.md`."""
 
     name: ClassVar[str]
     """How the registry, keys and records call it."""
