@@ -6,6 +6,7 @@ has norms in the same places. What they do is the suspect's alone: they add the 
 
 from __future__ import annotations
 
+import keyword
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
@@ -64,9 +65,11 @@ def restore_norms(model: nn.Module, norms: Iterable[FoldableNorm]) -> nn.Module:
 def _check_names(names: Iterable[str]) -> None:
     """A graph module writes a program that holds these names, and they may come from anybody's file."""
     for name in names:
-        if not all(part.isascii() and part.replace("_", "a").isalnum() for part in name.split(".")):
+        parts = name.split(".")
+        if any(keyword.iskeyword(p) or not (p.isascii() and p.replace("_", "a").isalnum()) for p in parts):
             raise UnsupportedModelError(
-                "the name holds characters other than letters, digits, underscores and dots", where=name[:80]
+                "the name holds a word of Python, or characters other than letters, digits, underscores and dots",
+                where=name[:80],
             )
 
 

@@ -7,6 +7,7 @@ comparison that follows to say; a wrong pairing cannot pass it.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +39,8 @@ def named_alike(
         reference: The reference, if it is at hand: the names of norms are taken from it.
         norms: Otherwise, the norms that stand behind its layers.
     """
-    known = dict(model.named_modules())
+    # A file may have a folder of the layer's name, with the layer inside.
+    known = {name for name, module in model.named_modules() if list(module.parameters(recurse=False))}
     if not isinstance(model, fx.GraphModule) or all(name in known for name in expected.shapes):
         return model
     if not all(_plain(name) for name in (*expected.shapes, *(pair.norm for pair in norms))):
@@ -62,7 +64,8 @@ def named_alike(
 
 
 def _plain(name: str) -> bool:
-    return all(part.isascii() and part.replace("_", "a").isalnum() for part in name.split("."))
+    parts = name.split(".")
+    return all(p.isascii() and p.replace("_", "a").isalnum() and not keyword.iskeyword(p) for p in parts)
 
 
 def _stage_names(ours: ChannelGraph, theirs: ChannelGraph) -> Iterator[tuple[str, str]]:

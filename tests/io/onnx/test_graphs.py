@@ -47,7 +47,7 @@ NUMBERS = {"zero": 0.0, "six": 6.0, "three": 3.0, "one": 1.0, "half": 0.5, "root
 
 @pytest.mark.parametrize("name", IDIOMS)
 def test_idioms_get_their_names(name: str, tmp_path: Path) -> None:
-    model = graph(IDIOMS[name], {key: np.float32(value) for key, value in NUMBERS.items()})
+    model = graph(IDIOMS[name], {key: np.array(value, np.float32) for key, value in NUMBERS.items()})
     ours = read(model, tmp_path)
     assert called(ours) == [name]
     torch.testing.assert_close(ours(images()), run(model, images())[0])
@@ -60,7 +60,7 @@ def test_hardswish_written_out(tmp_path: Path) -> None:
         node("Mul", "x c", "m"),
         node("Div", "m six"),
     ]
-    model = graph(nodes, {key: np.float32(value) for key, value in NUMBERS.items()})
+    model = graph(nodes, {key: np.array(value, np.float32) for key, value in NUMBERS.items()})
     ours = read(model, tmp_path)
     assert called(ours) == ["hardswish"]
     torch.testing.assert_close(ours(images()), run(model, images())[0])
@@ -144,8 +144,7 @@ def test_open_sizes_can_be_given(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.FLOAT])
 @pytest.mark.parametrize("raw", [True, False])
 def test_element_types(kind: int, raw: bool, tmp_path: Path) -> None:
-    dtype = {TensorProto.FLOAT16: np.float16, TensorProto.DOUBLE: np.float64, TensorProto.FLOAT: np.float32}[kind]
-    array = numbers(3, 4).astype(dtype)
+    array = numbers(3, 4).astype(helper.tensor_dtype_to_np_dtype(kind))
     data = array.tobytes() if raw else array.flatten().tolist()
     model = graph([node("Gemm", "x w", transB=1)], shape=("batch", 4))
     model.graph.input[0].type.tensor_type.elem_type = kind

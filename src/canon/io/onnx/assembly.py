@@ -5,7 +5,6 @@ Until then every tensor is on the meta device, so that shapes can be followed th
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +33,7 @@ class Assembly:
     def placeholder(self, name: str) -> fx.Node:
         """A new input."""
         name = safe_name(name)
-        if not name.isidentifier() or keyword.iskeyword(name) or name == "self":
+        if not name.isidentifier():
             name = f"input_{name}"
         return self.graph.placeholder(self._names.free(name))
 

@@ -33,6 +33,8 @@ MOST_NODES: Final = 50_000
 MOST_ELEMENTS: Final = 1 << 31
 """Elements of one activation at those sizes."""
 
+MOST_AXES: Final = 16
+
 FOLDED_ELEMENTS: Final = 1 << 24
 """Elements of one tensor that is computed while the file is read."""
 
@@ -40,8 +42,8 @@ FOLDED_IN_ALL: Final = 1 << 27
 """Elements of all of them together."""
 
 FAILURES: Final = (
-    ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError, TypeError,
-    ValueError,
+    ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, NotImplementedError, RuntimeError,
+    SyntaxError, TypeError, ValueError,
 )  # fmt: skip
 """What Python and torch raise when operands do not fit."""
 
@@ -240,8 +242,8 @@ class Builder:
     def _result(self, node: fx.Node, hints: list[Any]) -> Any:
         if isinstance(hints[0], Tensor):
             for hint in hints:
-                if hint.numel() > MOST_ELEMENTS:
-                    raise LimitError(f"an activation of shape {tuple(hint.shape)} is too large")
+                if hint.numel() > MOST_ELEMENTS or hint.ndim > MOST_AXES:
+                    raise LimitError(f"an activation of shape {tuple(hint.shape)[:MOST_AXES]} is too large")
             self._made[node] = Activation(node, (hints[0], hints[1]))
             return self._made[node]
         graph = self.assembly.graph

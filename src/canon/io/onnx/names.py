@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from typing import Final
 
 from torch import fx
 
-_RESERVED: Final = frozenset(dir(fx.GraphModule)) | {"training", "meta", "graph", "code"}
+_RESERVED: Final = frozenset(dir(fx.GraphModule)) | frozenset(keyword.kwlist) | {"training", "meta", "self"}
 _DEPTH: Final = 24
 _LENGTH: Final = 80
 
 
 def safe_name(text: str) -> str:
-    """A name made of letters, digits and underscores, that no module uses for itself.
+    """A name made of letters, digits and underscores, that neither Python nor a module uses for itself.
 
     >>> safe_name("onnx::Conv_193"), safe_name("forward"), safe_name("")
     ('onnx__Conv_193', 'forward_', 'value')
