@@ -15,6 +15,7 @@ from canon._version import __version__
 from canon.io.architecture import is_factory
 from canon.io.formats import METADATA
 from canon.io.program import save_program
+from canon.rewrite import fold_norms as fold
 
 WRITABLE: Final = (".safetensors", ".pt", ".pth", ".pt2", ".onnx")
 """Endings of the files that can be written."""
@@ -28,6 +29,7 @@ def save(
     *,
     example: Tensor | tuple[Any, ...] | None = None,
     architecture: str | None = None,
+    fold_norms: bool = False,
     force: bool = False,
 ) -> None:
     """Write a model, whole or not at all.
@@ -36,8 +38,9 @@ def save(
         model: The model, in evaluation mode.
         path: Where to. The ending chooses the format: weights alone (.safetensors, .pt, .pth), or weights with the
             forward pass (.pt2, .onnx).
-        example: An input tensor or tuple of inputs; needed for formats that hold the forward pass.
+        example: An input tensor or tuple of inputs; needed for formats that hold the forward pass, and to fold norms.
         architecture: Name of a public architecture, noted in a safetensors file so that `load` need not be told.
+        fold_norms: Let layers take up the norms that follow them directly, as inference engines want it.
         force: Replace a file that exists.
 
     Raises:
@@ -46,8 +49,11 @@ def save(
     target = Path(path)
     check_format(target)
     inputs = () if example is None else example if isinstance(example, tuple) else (example,)
-    if not inputs and target.suffix in _NEEDS_EXAMPLE:
-        raise OutputError("this format needs an example input", where=str(target), hint="Give example=...")
+    if not inputs and (fold_norms or target.suffix in _NEEDS_EXAMPLE):
+        what = "folding norms" if fold_norms else "this format"
+        raise OutputError(f"{what} needs an example input", where=str(target), hint="Give example=...")
+    if fold_norms:
+        model = fold(model, inputs).model
     with atomic_path(target, force=force) as place:
         if target.suffix == ".safetensors":
             write_safetensors(place, model.state_dict(), _metadata(architecture))
