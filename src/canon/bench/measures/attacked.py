@@ -12,7 +12,7 @@ from canon.bench.cases import Attacked
 from canon.bench.lab import Owner
 from canon.bench.measures.sheet import Sheet, short
 from canon.bench.subjects import count
-from canon.errors import AttackError
+from canon.errors import AttackError, VerificationError
 from canon.graph import trace
 from canon.graph.tensors import tensor_names
 from canon.verify import Alignment, Architecture, Certificate, Layout, LayoutKey, align, compare
@@ -46,11 +46,10 @@ def attacked_model(case: Attacked, owner: Owner, sheet: Sheet) -> nn.Module:
     return result.model
 
 
-def widths_differ(model: nn.Module, layout: Layout | LayoutKey, example: Tensor) -> str | None:
+def widths_differ(model: nn.Module, layout: Layout, example: Tensor) -> str | None:
     """How a model's widths differ from a layout's; None where they do not."""
-    expected = layout.layout.architecture if isinstance(layout, LayoutKey) else layout.architecture
     tensors, _ = tensor_names(model)
-    found = expected.differences(Architecture.of(trace(model, example), tensors))
+    found = layout.architecture.differences(Architecture.of(trace(model, example), tensors))
     return f"{len(found)} layers, first {found[0].layer}: {found[0]}" if found else None
 
 
@@ -83,10 +82,11 @@ def certified(
     Where the reference holds redundancy of its own that recovery removed, canonical forms may be compared, as
     `canon.certify` does. The times of both stages go to the sheet.
     """
-    if widths_differ(recovered, layout, example) is not None:
+    try:
+        alignment = align(recovered, layout, example)
+    except VerificationError:  # the widths differ
         found = api.certify(recovered, reference, example, TOLERANCE, layers, canonical=canonical)
         return Certified(None, found, found)
-    alignment = align(recovered, layout, example)
     if sheet is not None:
         sheet.lap("align")
     everywhere = compare(alignment, reference, example, TOLERANCE)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 75rem; padding: 0 1rem; color: #222; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; color: #222; }
 table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; display: block; overflow-x: auto; }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .6rem; text-align: left; white-space: nowrap; }
 th { border-bottom: 2px solid #888; }
@@ -111,6 +112,8 @@ def to_html(pages: Sequence[Page], title: str) -> str:
         for page in pages
     )
     head = f'<meta charset="utf-8"><title>{html.escape(title)}</title><style>{STYLE}</style>'
+    for page in pages:
+        body = body.replace(f'href="{page.name}.md"', f'href="#{page.name}"')
     return f'<!doctype html>\n<html lang="en"><head>{head}</head>\n<body>\n<ul>{links}</ul>\n{body}\n</body></html>\n'
 
 
@@ -140,4 +143,4 @@ def _inline(text: str) -> str:
         escaped = parts[0] + "".join(
             (f"<{tag}>" if index % 2 == 0 else f"</{tag}>") + part for index, part in enumerate(parts[1:])
         )
-    return escaped
+    return re.sub(r"\[([^\]]+)\]\(([^)]+)\)", r'<a href="\2">\1</a>', escaped)
