@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import fx, nn
 
 from canon import watermarks, zoo
 from canon.api import certify, judge, recover
@@ -215,6 +215,21 @@ def test_norms_that_somebody_put_in_are_folded(owner: Owner) -> None:
     assert isinstance(found.verdict, Proved), found.verdict
     assert found.evidence["form"]["folded"] == NORMS
     assert found.evidence["form"]["from_owner"] == []
+
+
+def test_layers_inside_folders_of_their_names_are_found(owner: Owner) -> None:
+    """As one exporter writes them: `conv1.Conv` instead of `conv1`."""
+    traced = fx.symbolic_trace(owner.suspect)
+    layers = {}
+    for node in traced.graph.nodes:
+        if node.op == "call_module":
+            module = traced.get_submodule(str(node.target))
+            node.target = f"{node.target}.Conv" if isinstance(module, nn.Conv2d) else node.target
+            layers[str(node.target)] = module
+    suspect = fx.GraphModule(layers, traced.graph).eval()
+    found = judge(suspect, example(), layout_key=owner.layout, watermark_key=owner.key)
+    assert isinstance(found.verdict, Proved), found.verdict
+    assert found.evidence["form"]["restored"] == NORMS
 
 
 def test_a_partly_folded_suspect_keeps_the_norms_it_has(owner: Owner) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from canon.graph import trace
 from canon.rewrite import FoldableNorm, fold_norms, norms_behind_layers, restore_norms
-from canon.rewrite.fold import NORMS
+from canon.rewrite.fold import LAYERS, NORMS
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def conform(
     missing = tuple(
         pair
         for pair in wanted.values()
-        if pair.affine and pair.layer in modules and not isinstance(modules.get(pair.norm), NORMS)
+        if pair.affine and type(modules.get(pair.layer)) in LAYERS and not isinstance(modules.get(pair.norm), NORMS)
     )
     form = Form(restored=missing)
     if surplus:
