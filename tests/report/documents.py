@@ -11,11 +11,12 @@ from torch import nn
 
 from canon import attack
 from canon.api import JudgeOptions, judge, recover, recovery_document
+from canon.rewrite import fold_norms
 from canon.verify import register
 from canon.verify.digest import document_digest
 from tests.verify.small import example, tiny
 
-NAMES = ("proved", "equal", "layout", "refuted", "changed", "wider", "recovered", "clean")
+NAMES = ("proved", "equal", "layout", "refuted", "folded", "changed", "wider", "recovered", "clean")
 """What `documents` holds."""
 
 MARK = {
@@ -54,6 +55,7 @@ def documents() -> dict[str, dict[str, Any]]:
         "equal": proved,
         "layout": judge(suspect, x, layout_key=register(owner, x)).evidence,
         "refuted": judge(tiny(1), x, reference=owner).evidence,
+        "folded": judge(fold_norms(suspect, x).model, x, reference=owner).evidence,
         "changed": judge(noisy(owner), x, reference=owner).evidence,
         "wider": judge(suspect, x, layout_key=register(owner, x), options=JudgeOptions(recover=False)).evidence,
         "recovered": recovery_document(suspect, recover(suspect, x), x, inputs=files, options={"method": "exact"}),
@@ -98,6 +100,10 @@ def hostile() -> dict[str, Any]:
     document["recovery"]["cropped"] = {evil("conv1"): [3, 3]}
     document["inputs"] = {HOSTILE[1]: {HOSTILE[0]: HOSTILE[2]}, "suspect": {"file": HOSTILE[4], "sha256": HOSTILE[1]}}
     document["options"] = {**document["options"], HOSTILE[0]: [HOSTILE[1], HOSTILE[3]]}
+    pairs = [{"norm": HOSTILE[0], "layer": HOSTILE[1]}]
+    document["form"] = {
+        "kind": "folded", "restored": pairs, "folded": pairs, "from_owner": [HOSTILE[0]], "watermark_not_read": None,
+    }  # fmt: skip
     document["watermark"]["scheme"] = HOSTILE[1]
     document["environment"] = {"canon": HOSTILE[0], HOSTILE[1]: HOSTILE[2]}
     document["verdict"]["reason"] = "".join(HOSTILE)

@@ -82,6 +82,7 @@ def test_the_policy_allows_our_style_and_nothing_else() -> None:
         ("equal", "Proved The suspect is the owner's model, in disguise"),
         ("layout", "Proved The suspect is the registered model, in disguise"),
         ("refuted", "Refuted The suspect is not the owner's model"),
+        ("folded", "Proved The suspect is the owner's model, in disguise"),
         ("changed", "Not decided Neither proved nor refuted"),
         ("wider", "Not decided Neither proved nor refuted"),
         ("recovered", "Recovered Structural obfuscation was found and removed"),
@@ -107,6 +108,14 @@ def test_a_proof_says_what_it_rests_on() -> None:
         documents()["proved"]["digest"],
     ):
         assert words in text
+
+
+def test_folded_norms_are_told() -> None:
+    text = shown("folded")
+    assert "3 normalisation layers had been folded into the layers before them." in text
+    assert "Because norms had been folded away, this was taken from the owner's side: where norms stood" in text
+    assert "norm1 conv1 folded away in the suspect" in text
+    assert "folded" not in shown("proved").split("The whole document")[0].replace("SHA", "")
 
 
 def test_what_is_undecided_says_why() -> None:

@@ -179,7 +179,7 @@ def _comparison(document: Mapping[str, Any]) -> Content:
         "owner": "the owner's model" if certificate is not None else "the registered model",
         "histogram": None,
         "space_chart": None,
-        "norm_rows": _norms(document.get("form", {})),
+        "norm_rows": _norms(document["form"]),
     }
     if certificate is not None:
         content |= _certificate(certificate, document["watermark"] is not None)
@@ -198,7 +198,7 @@ def _comparison(document: Mapping[str, Any]) -> Content:
 
 def _norms(form: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     kinds = {"restored": "folded away in the suspect", "folded": "not in the owner's model"}
-    return [(pair["norm"], pair["layer"], kinds[kind]) for kind in kinds for pair in form.get(kind, ())]
+    return [(pair["norm"], pair["layer"], kinds[kind]) for kind in kinds for pair in form[kind]]
 
 
 def _certificate(certificate: Mapping[str, Any], marked: bool) -> Content:

@@ -122,8 +122,8 @@ def _disguise(recovery: Mapping[str, Any] | None) -> list[str]:
 
 
 def _folding(document: Mapping[str, Any]) -> list[str]:
-    form = document.get("form", {})
-    folded, added = len(form.get("restored", ())), len(form.get("folded", ()))
+    form = document["form"]
+    folded, added = len(form["restored"]), len(form["folded"])
     lines = []
     if folded:
         lines.append(
@@ -166,7 +166,7 @@ def _comparison(document: Mapping[str, Any], equal: bool) -> list[str]:
 
 
 def _message(document: Mapping[str, Any]) -> list[str]:
-    mark, refused = document["watermark"], document.get("form", {}).get("watermark_not_read")
+    mark, refused = document["watermark"], document["form"]["watermark_not_read"]
     if mark is None:
         return [] if refused is None else [f"The message was not read: {refused}."]
     read = f"The owner's key reads {mark['matched']} of {mark['total']} bits of the message"
@@ -212,7 +212,7 @@ def _limits(document: Mapping[str, Any]) -> list[str]:
         )
     elif document["verdict"]["kind"] == "proved":
         limits.append("No watermark key was given: equality was shown, and no message was read.")
-    lent = document.get("form", {}).get("from_owner", ())
+    lent = document["form"]["from_owner"]
     if lent:
         limits.append(f"Because norms had been folded away, this was taken from the owner's side: {'; '.join(lent)}.")
     if document["verdict"]["kind"] == "inconclusive":
