@@ -55,7 +55,7 @@ def list_suites(as_json: AsJson = False) -> None:
 
 
 @app.command(
-    epilog=examples("canon bench run quick --jobs 2", "canon bench run quick --only '*resnet18*' --minutes 5 --json")
+    epilog=examples("canon bench run quick --jobs 2", "canon bench run quick --only '*recovery*' --minutes 5 --json")
 )
 def run(
     suite: SuiteName,
