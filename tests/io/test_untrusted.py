@@ -220,7 +220,7 @@ def test_a_tensor_larger_than_its_record(program: Path, tmp_path: Path) -> None:
     def edit(document: Any) -> None:
         document["config"]["stem.weight"]["tensor_meta"]["sizes"][0]["as_int"] = 1 << 20
 
-    with pytest.raises(FileFormatError, match="reaches beyond its record"):
+    with pytest.raises(FileFormatError, match="reaches beyond its storage"):
         canon.load(edited(program, tmp_path / "model.pt2", "weights_config.json", edit))
 
 

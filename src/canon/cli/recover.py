@@ -94,7 +94,8 @@ def recover(
             options=ProbeOptions(seed=seed) if method == "probe" else None,
             progress=lambda stage, done, total: advance(done / max(1, total)),
         )
-    result.model.cpu()
+    for one in (suspect.model, result.model):
+        one.cpu()
     save(result.model, out, example=suspect.example, architecture=suspect.architecture, force=force)
     if report is not None and is_page:
         options = {"method": method, "widths": widths, "check": check}

@@ -82,6 +82,12 @@ def _records(file: BufferedReader, where: str, limits: Limits) -> dict[str, Reco
         found = _directory(file, where, limits)
     except struct.error as error:
         raise damaged("the archive is cut off", where) from error
+    if "serialized_exported_program.json" in found:
+        raise FileFormatError(
+            "the program was saved by torch 2.7 or older",
+            where=where,
+            hint="Export and save it again with a newer torch",
+        )
     roots = {name.partition("/")[0] for name in found}
     if len(roots) != 1 or any("/" not in name for name in found):
         raise damaged("the archive has no top folder, or several", where)

@@ -15,15 +15,13 @@ import torch
 from torch import Tensor
 
 from canon._safetensors import damaged, read_numbers
-from canon.errors import FileFormatError, LimitError
+from canon.errors import FileFormatError
 from canon.io.archive import Archive
 from canon.io.limits import Limits
 from canon.io.pickles import Name, Note, Reference, follow
+from canon.io.views import View, Views
 
 LEGACY_MAGIC: Final = 0x1950A86A20F9469CFC6C
-SLACK: Final = 256 << 20
-"""Bytes that views of one storage may take beyond the size of the file."""
-
 _STORAGES: Final[dict[str, torch.dtype]] = {
     "torch.DoubleStorage": torch.float64, "torch.FloatStorage": torch.float32, "torch.HalfStorage": torch.float16,
     "torch.BFloat16Storage": torch.bfloat16, "torch.LongStorage": torch.int64, "torch.IntStorage": torch.int32,
@@ -40,20 +38,13 @@ _MODULE_HINT: Final = (
 
 
 @dataclass(frozen=True)
-class _Placed:
-    """Where a tensor's numbers lie."""
+class _Storage:
+    """Numbers that tensors are views of."""
 
-    key: str
     stored: torch.dtype
-    """Type that the storage is counted in."""
+    """Type that they are counted in."""
 
     count: int
-    """Numbers in the storage."""
-
-    dtype: torch.dtype
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
 
 
 def read_state(file: BufferedReader, where: str, limits: Limits) -> dict[str, Tensor]:
@@ -69,7 +60,16 @@ def read_state(file: BufferedReader, where: str, limits: Limits) -> dict[str, Te
     if "byteorder" in archive.records and archive.read("byteorder") != b"little":
         raise FileFormatError("the file was written on a big-endian machine", where=where)
     root, _ = follow(archive.read("data.pkl"), where)
-    return _tensors(root, lambda p: archive.numbers(f"data/{p.key}", p.stored), file, where, limits)
+    views, storages = _places(root, where)
+
+    def numbers(view: View) -> Tensor:
+        storage = storages[view.storage]
+        flat = archive.numbers(f"data/{view.storage}", storage.stored)
+        if flat.numel() != storage.count:
+            raise damaged(f"the storage '{view.storage:.40}' has another size than the file says", where)
+        return flat.view(view.dtype)
+
+    return _tensors(views, numbers, file, where, limits)
 
 
 def read_legacy_state(file: BufferedReader, where: str, limits: Limits) -> dict[str, Tensor]:
@@ -90,24 +90,26 @@ def read_legacy_state(file: BufferedReader, where: str, limits: Limits) -> dict[
     _, _, system, root, keys = parts
     if not isinstance(system, dict) or not system.get("little_endian", True) or not _texts(keys):
         raise damaged("the list of storages is missing, or numbers are big-endian", where)
+    views, storages = _places(root, where)
     starts: dict[str, int] = {}
-    widths = {p.key: p.stored.itemsize for p in _places(root, where).values()}
     for key in keys:
         file.seek(position)
         count = int.from_bytes(file.read(8), "little")
-        size = count * widths.get(key, 0)
-        if key not in widths or key in starts or position + 8 + size > total:
-            raise damaged("a storage is unknown, doubled or cut off", where)
+        if key not in storages or key in starts or count != storages[key].count:
+            raise damaged(f"the storage '{key:.40}' is unknown, doubled or of another size", where)
         starts[key] = position + 8
-        position += 8 + size
+        position += 8 + count * storages[key].stored.itemsize
+        if position > total:
+            raise damaged(f"the storage '{key:.40}' is cut off", where)
 
-    def numbers(placed: _Placed) -> Tensor:
-        size = placed.count * placed.stored.itemsize
-        if placed.key not in starts or starts[placed.key] + size > total:
-            raise damaged(f"the storage '{placed.key:.40}' is missing or cut off", where)
-        return read_numbers(file, starts[placed.key], size, placed.stored, where)
+    def numbers(view: View) -> Tensor:
+        if view.storage not in starts:
+            raise damaged(f"the storage '{view.storage:.40}' is missing", where)
+        storage = storages[view.storage]
+        size = storage.count * storage.stored.itemsize
+        return read_numbers(file, starts[view.storage], size, storage.stored, where).view(view.dtype)
 
-    return _tensors(root, numbers, file, where, limits)
+    return _tensors(views, numbers, file, where, limits)
 
 
 def plain_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -118,40 +120,15 @@ def plain_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _tensors(
-    root: Any, numbers: Callable[[_Placed], Tensor], file: BufferedReader, where: str, limits: Limits
+    views: dict[str, View], numbers: Callable[[View], Tensor], file: BufferedReader, where: str, limits: Limits
 ) -> dict[str, Tensor]:
-    places = _places(root, where)
-    limits.check_count(len(places), where)
-    room = file.seek(0, os.SEEK_END) + SLACK
-    storages: dict[str, Tensor] = {}
-    views: dict[_Placed, Tensor] = {}
-    for name, placed in places.items():
-        if placed in views:
-            continue
-        count = limits.check_shape(placed.shape, placed.dtype.itemsize, f"{where}: {name}")
-        room -= count * placed.dtype.itemsize
-        if room < 0:
-            raise LimitError("the tensors are views that together are larger than the file", where=where)
-        if placed.key not in storages:
-            storages[placed.key] = numbers(placed)
-        flat = storages[placed.key]
-        if flat.dtype != placed.stored or flat.numel() != placed.count:
-            raise damaged(f"the storage of '{name:.120}' has another size than the file says", where)
-        views[placed] = _view(flat.view(placed.dtype), placed, count, name, where)
-    return {name: views[placed] for name, placed in places.items()}
+    limits.check_count(len(views), where)
+    made = Views(numbers, file.seek(0, os.SEEK_END), where, limits)
+    return {name: made.tensor(view, name) for name, view in views.items()}
 
 
-def _view(flat: Tensor, placed: _Placed, count: int, name: str, where: str) -> Tensor:
-    last = placed.offset + sum((n - 1) * s for n, s in zip(placed.shape, placed.stride, strict=True))
-    if count and (last >= flat.numel() or count > flat.numel()):
-        raise damaged(f"the tensor '{name:.120}' reaches beyond its storage", where)
-    if not count:
-        return torch.empty(placed.shape, dtype=placed.dtype)
-    return flat.as_strided(placed.shape, placed.stride, placed.offset).contiguous()
-
-
-def _places(root: Any, where: str) -> dict[str, _Placed]:
-    """Where the tensors of a state dict lie. A checkpoint may hold one among other things."""
+def _places(root: Any, where: str) -> tuple[dict[str, View], dict[str, _Storage]]:
+    """Where the tensors of a state dict lie, and in what. A checkpoint may hold one among other things."""
     state = root
     if isinstance(root, dict):
         state = next((root[key] for key in _NESTED if _holds_tensors(root.get(key))), root)
@@ -159,10 +136,18 @@ def _places(root: Any, where: str) -> dict[str, _Placed]:
         raise FileFormatError(
             f"the file is a pickle of {_what(root)}, not a state dict", where=where, hint=_MODULE_HINT
         )
+    views: dict[str, View] = {}
+    storages: dict[str, _Storage] = {}
     try:
-        return {str(name): _placed(_bare(value)) for name, value in state.items() if _is_tensor(value)}
+        for name, value in state.items():
+            if _is_tensor(value):
+                view, storage = _placed(_bare(value))
+                if storages.setdefault(view.storage, storage) != storage:
+                    raise ValueError("a storage has two types or sizes")
+                views[str(name)] = view
     except (TypeError, ValueError, KeyError, IndexError) as error:
         raise damaged(f"a tensor is not understood: {error}", where) from error
+    return views, storages
 
 
 def _holds_tensors(value: Any) -> bool:
@@ -180,23 +165,20 @@ def _bare(value: Any) -> Any:
     return value
 
 
-def _placed(note: Note) -> _Placed:
-    storage, offset, shape, stride = note.arguments[:4]
+def _placed(note: Note) -> tuple[View, _Storage]:
+    storage, offset, shape, strides = note.arguments[:4]
     if not isinstance(storage, Reference):
         raise TypeError("a tensor without a storage")
     kind, stored, key, _, count = storage.identity[:5]
     if kind != "storage" or not isinstance(stored, Name) or not isinstance(key, str):
         raise TypeError("a storage without a type or a name")
-    dtype = _STORAGES[str(stored)]
-    shown = dtype
+    kept = _STORAGES[str(stored)]
+    dtype = kept
     if note.called.endswith("_v3"):
         named = note.arguments[6]
-        shown = _DTYPES[str(named) if isinstance(named, Name) else ""]
-    shape, stride = _naturals(shape), _naturals(stride)
-    if len(shape) != len(stride):
-        raise ValueError("as many strides as sizes are needed")
-    (offset, count) = _naturals((offset, count))
-    return _Placed(key, dtype, count, shown, offset, shape, stride)
+        dtype = _DTYPES[str(named) if isinstance(named, Name) else ""]
+    offset, count = _naturals((offset, count))
+    return View(key, dtype, _naturals(shape), _naturals(strides), offset), _Storage(kept, count)
 
 
 def _naturals(values: Any) -> tuple[int, ...]:

@@ -6,20 +6,23 @@ import re
 from io import BufferedReader
 from typing import Any, Final
 
-import torch
 from torch import Tensor, fx, nn
 
 from canon._safetensors import damaged, parse_json, reported
-from canon.errors import CanonError, FileFormatError, LimitError
+from canon.errors import CanonError, FileFormatError
 from canon.io.archive import Archive
 from canon.io.limits import Limits
 from canon.io.program.build import build_program
-from canon.io.program.values import DTYPES, integer, natural, size, sizes, text, truth
+from canon.io.program.values import DTYPES, integer, size, sizes, text, truth
+from canon.io.views import View, Views
 
 _WEIGHTS, _CONSTANTS = "data/weights/", "data/constants/"
 _RESERVED: Final = frozenset(dir(fx.GraphModule)) | {"training", "meta"}
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,200}(\.[A-Za-z0-9_-]{1,200}){0,31}")
 _SCHEMA: Final = 8
+_DENSE: Final = 7
+"""What a table calls a tensor that is neither sparse nor of another layout."""
+
 _PICKLE_HINT: Final = (
     "Export the model with plain tensors. With --trust-pickle it is read by torch.export.load, "
     "which runs whatever code the file holds, with your rights"
@@ -73,14 +76,14 @@ def load_program(file: BufferedReader, where: str, limits: Limits) -> fx.GraphMo
 
 
 class _Tensors:
-    """The tensors of an archive. Those that are one in the file are one in memory."""
+    """The tensors of an archive, by name. Those that are one in the file are one in memory."""
 
     def __init__(self, archive: Archive, where: str, limits: Limits) -> None:
         self.archive, self.where, self.limits = archive, where, limits
         self.found: dict[str, Tensor] = {}
-        self.storages: dict[tuple[str, torch.dtype], Tensor] = {}
-        self.views: dict[Any, Tensor] = {}
-        self.room = sum(record.size for record in archive.records.values()) + (256 << 20)
+        total = sum(record.size for record in archive.records.values())
+        self.views = Views(lambda view: archive.numbers(view.storage, view.dtype), total, where, limits)
+        self.parameters: dict[View, nn.Parameter] = {}
 
     def read(self, folder: str, table: str) -> None:
         """Read the tensors that a table lists."""
@@ -94,29 +97,15 @@ class _Tensors:
                 raise FileFormatError(
                     f"'{name}' is a pickled object, and unpickling runs code", where=self.where, hint=_PICKLE_HINT
                 )
-            self.found[name] = self._tensor(folder + path, entry["tensor_meta"], truth(entry["is_param"]), name)
+            self.found[name] = self.tensor(folder + path, entry["tensor_meta"], truth(entry["is_param"]), name)
 
-    def _tensor(self, path: str, meta: dict[str, Any], parameter: bool, name: str) -> Tensor:
-        dtype = DTYPES[integer(meta["dtype"])]
-        shape, strides, offset = sizes(meta["sizes"]), sizes(meta["strides"]), size(meta["storage_offset"])
-        if len(shape) != len(strides) or integer(meta["layout"]) != 7:
+    def tensor(self, path: str, meta: dict[str, Any], is_parameter: bool, name: str) -> Tensor:
+        """One tensor as its table describes it."""
+        if integer(meta["layout"]) != _DENSE:
             raise damaged(f"the tensor '{name}' is not dense", self.where)
-        view = (path, dtype, shape, strides, natural(offset), parameter)
-        if view not in self.views:
-            self.views[view] = self._view(view, name)
-        return self.views[view]
-
-    def _view(self, view: Any, name: str) -> Tensor:
-        path, dtype, shape, strides, offset, parameter = view
-        count = self.limits.check_shape(shape, dtype.itemsize, f"{self.where}: {name}")
-        self.room -= count * dtype.itemsize
-        if self.room < 0:
-            raise LimitError("the tensors are views that together are larger than the file", where=self.where)
-        flat = self.storages.get((path, dtype))
-        if flat is None:
-            flat = self.storages[path, dtype] = self.archive.numbers(path, dtype)
-        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-        if count and (last >= flat.numel() or count > flat.numel()):
-            raise damaged(f"the tensor '{name}' reaches beyond its record", self.where)
-        value = flat.as_strided(shape, strides, offset).contiguous() if count else torch.empty(shape, dtype=dtype)
-        return nn.Parameter(value) if parameter and value.is_floating_point() else value
+        dtype, offset = DTYPES[integer(meta["dtype"])], size(meta["storage_offset"])
+        view = View(path, dtype, sizes(meta["sizes"]), sizes(meta["strides"]), offset)
+        value = self.views.tensor(view, name)
+        if not is_parameter or not value.is_floating_point():
+            return value
+        return self.parameters.setdefault(view, nn.Parameter(value))
