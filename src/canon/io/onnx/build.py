@@ -188,12 +188,23 @@ class Builder:
         self, node: Node, make: Callable[..., nn.Module], tensors: Mapping[str, Constant], x: Value, **settings: Any
     ) -> Activation:
         """Call a torch.nn layer that holds tensors of the file."""
-        operand = self.activation(x)
-        path, module = self.assembly.layer(node, make, tensors, settings)
-        hints = [module(hint) for hint in operand.hints]
-        result = self._result(self.assembly.graph.call_module(path, (operand.node,)), hints)
-        assert isinstance(result, Activation), "layers give one value"
+        result = self.layer_call(node, make, tensors, settings, self.activation(x))
+        assert isinstance(result, Activation), "such layers give one value"
         return result
+
+    def layer_call(
+        self,
+        node: Node,
+        make: Callable[..., nn.Module],
+        tensors: Mapping[str, Constant],
+        settings: Mapping[str, Any],
+        *args: Any,
+    ) -> Any:
+        """Call a layer with any operands; gives a value or a list of them."""
+        path, module = self.assembly.layer(node, make, tensors, settings)
+        hints = [module(*map_aggregate(args, partial(_hint, index=index))) for index in range(2)]
+        given = map_aggregate(args, self._argument)
+        return self._result(self.assembly.graph.call_module(path, given), hints)
 
     def activation(self, value: Value) -> Activation:
         """A value as an operand of a node."""

@@ -8,6 +8,7 @@ from canon.io.onnx.operators import (
     indexing,
     layers,
     pooling,
+    recurrent,
     reducing,
     resizing,
     shaping,
@@ -17,6 +18,6 @@ from canon.io.onnx.operators import (
 from canon.io.onnx.operators.registry import lookup, operator_names
 from canon.io.onnx.operators.sizes import TAKE_SIZES, on_sizes
 
-_GROUPS = (activations, arithmetic, indexing, layers, pooling, reducing, resizing, shaping, sizes, sources)
+_GROUPS = (activations, arithmetic, indexing, layers, pooling, recurrent, reducing, resizing, shaping, sizes, sources)
 
 __all__ = ["TAKE_SIZES", "lookup", "on_sizes", "operator_names"]
