@@ -84,6 +84,7 @@ def read_pages(folder: Path) -> list[Page]:
             (
                 "[Recovery of thirteen architectures](recovery_grid.md)",
                 "[Verification of thirteen architectures](verify_grid.md)",
+                "[Suspects whose norms were folded away](folded_grid.md)",
                 "[Recovery under noise](noise_curve.md)",
                 "[Verdicts on changed copies and on strangers](verify_robustness.md)",
             )
