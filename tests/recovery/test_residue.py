@@ -29,6 +29,16 @@ def test_only_biases_of_rounding_size_are_zero() -> None:
     assert found["0.weight"] is tensors["0.weight"]
 
 
+def test_half_precision_does_not_make_small_biases_zero() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
+    with torch.no_grad():
+        model.get_parameter("0.bias").copy_(torch.tensor([0.5, 1e-3, 1e-4, 1e-9]))
+    tensors, _ = tensor_names(model)
+    graph = trace(model, torch.randn(1, 3, 8, 8))
+    found = without_residue(graph, tensors, float(torch.finfo(torch.bfloat16).eps))
+    assert torch.equal(found["0.bias"], torch.tensor([0.5, 1e-3, 1e-4, 0.0]))
+
+
 def test_models_without_residue_are_given_back_as_they_are() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 1)).eval()
     tensors, _ = tensor_names(model)

@@ -16,6 +16,9 @@ from canon.graph import ChannelGraph
 MARGIN = 32
 """How many roundings may have added up."""
 
+COARSEST = float(torch.finfo(torch.float32).eps)
+"""Norms are folded in float32 or finer. In units of half precision, numbers that are meant would count as rounding."""
+
 
 def without_residue(graph: ChannelGraph, tensors: Mapping[str, Tensor], rounding: float) -> Mapping[str, Tensor]:
     """The tensors with biases of rounding size set to zero.
@@ -37,7 +40,7 @@ def without_residue(graph: ChannelGraph, tensors: Mapping[str, Tensor], rounding
         bias = tensors[name].detach()
         small = bias.abs()
         rows = torch.linalg.vector_norm(tensors[weight].detach().movedim(axis, 0).flatten(1), dim=1)
-        limit = MARGIN * rounding * torch.maximum(small.max(), rows.max().to(small.dtype))
+        limit = MARGIN * min(rounding, COARSEST) * torch.maximum(small.max(), rows.max().to(small.dtype))
         residue = (small <= limit) & (bias != 0)
         if bool(residue.any()):
             changed[name] = torch.where(residue, torch.zeros_like(bias), bias)
