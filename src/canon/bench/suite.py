@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatch
 from importlib.resources import files
@@ -163,8 +163,3 @@ def check_suite(suite: Suite) -> None:
             check(case)
         except CanonError as error:
             raise BenchError(error.message, where=f"{suite.name}: {case.name}", hint=error.hint) from error
-
-
-def case_fields() -> tuple[str, ...]:
-    """Every field that some kind of case has, in order."""
-    return tuple(dict.fromkeys(field.name for kind in KINDS.values() for field in fields(kind)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -111,10 +110,6 @@ class ModelCache:
                 where=str(self.path(training)),
                 hint="Make room, or name another folder with --cache",
             ) from error
-
-    def forget(self, training: Training) -> None:
-        """Remove a trained model."""
-        shutil.rmtree(self.path(training), ignore_errors=True)
 
 
 def _write(made: Trained, folder: Path) -> None:
