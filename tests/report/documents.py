@@ -21,7 +21,7 @@ NAMES = ("proved", "equal", "layout", "refuted", "folded", "changed", "wider", "
 
 MARK = {
     "scheme": "uchida17", "matched": 128, "total": 128, "similarity": 1.0, "read_from": "aligned", "spaces": ["conv3"],
-    "p_value": 2.0**-128, "alpha": 1e-6,
+    "alternatives": 1, "p_value": 2.0**-128, "alpha": 1e-6,
     "tier2": {
         "clean": 1.0, "attacked": 0.45, "recovered": 1.0, "fraction": 0.9, "slack": 0.02, "drop": 0.55, "passed": True,
     },

@@ -129,7 +129,7 @@ def similarities(mark: Mapping[str, Any], with_reference: bool) -> tuple[Bar, ..
 
 def bits(mark: Mapping[str, Any]) -> Bits:
     """The distribution of right bits for a message that has nothing to do with the model."""
-    total, alpha = mark["total"], mark["alpha"]
+    total, alpha = mark["total"], mark["alpha"] / mark["alternatives"]
     needed = int(binom.isf(alpha, total, CHANCE)) + 1
     points = sorted({round(index * total / 200) for index in range(201)})
     top = binom.pmf(round(total * CHANCE), total, CHANCE)

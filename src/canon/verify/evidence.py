@@ -196,7 +196,7 @@ def _check_figures(document: Document) -> None:
             compared = any(layer["max_rel_err"] is not None for layer in layers)
             _agree("histogram", True, counted == (channels if compared else 0))
     if mark is not None:
-        expected = p_value(mark["matched"], mark["total"])
+        expected = p_value(mark["matched"], mark["total"], mark["alternatives"])
         if not isclose(mark["p_value"], expected, rel_tol=1e-9):
             raise VerificationError(f"the p-value {mark['p_value']} does not follow from the bits ({expected})")
         given = mark["tier2"]

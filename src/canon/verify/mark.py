@@ -38,6 +38,8 @@ class Extraction(Protocol):
     def total(self) -> int: ...  # noqa: D102
     @property
     def similarity(self) -> float: ...  # noqa: D102
+    @property
+    def alternatives(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,27 @@ class Mark:
     spaces: tuple[str, ...] = ()
     """The channel spaces of the layers that bear it."""
 
+    alternatives: int = 1
+    """Among how many places the key was free to choose the one that fits best."""
+
     @property
     def p_value(self) -> float:
         """Chance of as many right bits with a random message."""
-        return p_value(self.matched, self.total)
+        return p_value(self.matched, self.total, self.alternatives)
 
     @staticmethod
     def of(extraction: Extraction, read_from: Literal["aligned", "recovered"], spaces: Iterable[str]) -> Mark:
         """Take over a scheme's reading."""
         found = extraction
-        return Mark(found.scheme, found.matched, found.total, found.similarity, read_from, tuple(sorted(spaces)))
+        return Mark(
+            found.scheme,
+            found.matched,
+            found.total,
+            found.similarity,
+            read_from,
+            tuple(sorted(spaces)),
+            found.alternatives,
+        )
 
 
 @dataclass(frozen=True)
@@ -106,12 +119,14 @@ class Tier2:
         return self.recovered - self.attacked >= self.fraction * self.drop - self.slack
 
 
-def p_value(matched: int, total: int) -> float:
+def p_value(matched: int, total: int, alternatives: int = 1) -> float:
     """One-sided binomial p-value: the chance of at least `matched` right bits of `total` by guessing.
+
+    A key that was free to choose among many places has as many tries, and its chance is at most their sum.
 
     >>> p_value(10, 10) == 2.0**-10
     True
     """
     if total < 1 or not 0 <= matched <= total:
         raise VerificationError(f"{matched} of {total} bits cannot be right")
-    return float(binom.sf(matched - 1, total, 0.5))
+    return min(1.0, max(1, alternatives) * float(binom.sf(matched - 1, total, 0.5)))

@@ -70,6 +70,8 @@ class Extraction:
     """Further findings of the scheme, such as a decoded text."""
     sources: tuple[str, ...] = ()
     """What was read: tensors by name, and outputs as `<module> output`."""
+    alternatives: int = 1
+    """Among how many places the key was free to choose the one that fits best; luck has as many tries."""
 
     @property
     def total(self) -> int:
@@ -217,6 +219,7 @@ class Scheme(ABC):
             margin=reading.margin,
             shape_mismatch=reader.mismatches,
             details=reading.details,
+            alternatives=reading.alternatives,
             sources=reader.sources,
         )
 

@@ -25,6 +25,7 @@ Exact output and input order matter; scale does not.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -117,6 +118,12 @@ def best_place(masks: dict[str, Tensor], code: Tensor) -> tuple[str, int, int]:
     return place
 
 
+def places(shapes: Iterable[tuple[int, ...]]) -> int:
+    """Where a code could have been put. A key takes the best of all these, so that even one that was drawn for another
+    model agrees with more than half of the modules."""
+    return sum(max(0, shape[0] - qr.SIZE + 1) * max(0, shape[1] - qr.SIZE + 1) for shape in shapes)
+
+
 class Lottery(Scheme):
     """A QR code in the sparsity pattern (Chen et al. 2021)."""
 
@@ -165,6 +172,7 @@ class Lottery(Scheme):
             margin=float((scores * expected.signs()).min()),
             expected=expected,
             details={"decoded": _decoded(found)},
+            alternatives=places(key.shapes.values()),
         )
 
 

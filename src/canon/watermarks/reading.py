@@ -32,6 +32,8 @@ class Reading:
     """What the scores should say, where it is derived from the key's message."""
     details: dict[str, str | float | bool] = field(default_factory=dict)
     """Further findings, such as a decoded text."""
+    alternatives: int = 1
+    """Among how many places the key was free to choose the one that fits best; luck has as many tries."""
 
 
 class Reader:
