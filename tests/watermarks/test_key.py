@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch import nn
 
 from canon.errors import KeyFileError
-from canon.watermarks import Key, Message, load_key
+from canon.watermarks import Key, Message, get, load_key
 from canon.watermarks.key import FORMAT, VERSION
+from tests.watermarks.small import small_digits
 
 
 def a_key() -> Key:
@@ -91,3 +94,18 @@ def test_headers_that_are_refused(tmp_path: Path, header: object, complaint: str
     write(path, header)
     with pytest.raises(KeyFileError, match=complaint):
         load_key(path)
+
+
+@pytest.mark.parametrize("name", ["ipr_gan", "ipr_ic", "deepsigns", "deepipr", "passport_aware"])
+def test_layers_whose_names_are_not_in_order_are_read_alike_from_a_file(tmp_path: Path, name: str) -> None:
+    """Six blocks: the layers 0, 3, 6, 9, 12 and 15 sort as 0, 12, 15, 3, 6 and 9."""
+    widths = [3, 8, 12, 16, 20, 24, 28]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(widths):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(28, 10)).eval()
+    scheme = get(name)
+    marked = [str(index) for index in range(0, 18, 3)]
+    key = scheme.draw_key(model, small_digits(40, 10), message=Message.random(0, 8), layers=marked)
+    key.save(tmp_path / "key")
+    assert scheme.extract(model, load_key(tmp_path / "key")) == scheme.extract(model, key)

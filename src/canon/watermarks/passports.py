@@ -204,6 +204,7 @@ class PassportScheme(Scheme):
 
 
 def _norms(key: Key) -> Mapping[str, str]:
+    """Layers with a passport and their norms, in the order of the passports; a key file keeps only that of layers."""
     norms = key.settings["norms"]
     assert isinstance(norms, Mapping), "written by key_settings"
-    return norms
+    return {layer: norms[layer] for layer in key.shapes if layer in norms}
