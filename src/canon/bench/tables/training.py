@@ -64,7 +64,7 @@ def _row(record: Record) -> tuple[str, ...]:
         f"{accuracy:.4f}",
         f"{accuracy - twin:+.4f}",
         f"{found['wrong_key_similarity']:.4f}",
-        f"{found['twin_similarity']:.4f}",
+        UNMEASURED if found["twin_similarity"] is None else f"{found['twin_similarity']:.4f}",
         f"{found['layers']}",
         f"{found['epochs']}",
         f"{record.seconds['training']:.0f}",
