@@ -33,6 +33,7 @@ def constant_values(
     zero: float,
     smallest: float = 0.0,
     program: Program | None = None,
+    residue: float = 0.0,
 ) -> dict[int, Tensor]:
     """By point: each channel's constant value, NaN where it is not constant.
 
@@ -45,6 +46,8 @@ def constant_values(
         smallest: How far off a stored number may be however small it is. Float16 knows nothing below 6e-8, and the
             norms of real networks hold such numbers.
         program: The space's program, where it is at hand.
+        residue: Where a bias is all there is of a channel, it is zero if it is this small against the layer's largest
+            bias or row: folding a norm leaves such numbers of a sum that cancelled.
     """
     width = space.width
     known: dict[int, _Known] = {}
@@ -62,6 +65,9 @@ def constant_values(
         if producer.repeat > 1:
             silent &= (offset == 0).all(dim=1)
         value = torch.where(silent, offset[:, 0], NAN)
+        if residue and graph.maps[producer.map].bias is not None:
+            level = residue * torch.maximum(sketch.offset.abs().max(), sketch.mass.max())
+            value = torch.where(value.abs() <= level, 0.0, value)
         known[producer.point] = (value[None], sketch.offset_mass[rows].view(width, -1)[None, :, 0])
     if program is None:
         program = program_of(space, graph, Parameters(graph, tensors))
@@ -69,10 +75,19 @@ def constant_values(
         value, mass = _through(batch, known, graph)
         floor = max(smallest, TINY)
         gain = 2.0 if batch.affine is None else 1 + batch.affine.factor.abs().amax(dim=2)
-        value = torch.where(value.abs() <= zero * mass + floor * gain, 0.0, value)
+        level = residue * _largest(batch) if batch.first.kind == "depthwise" else 0.0
+        value = torch.where(value.abs() <= zero * mass + floor * gain + level, 0.0, value)
         for index, stage in enumerate(batch.stages):
             known[stage.output] = (value[index : index + 1], mass[index : index + 1])
     return {point: value[0] for point, (value, _) in known.items()}
+
+
+def _largest(batch: Batch) -> float:
+    """The largest bias or kernel of a depthwise layer; zero where it has no bias."""
+    if "bias" not in batch.params:
+        return 0.0
+    kernels = torch.linalg.vector_norm(batch.params["weight"], dim=1)
+    return max(float(batch.params["bias"].abs().max()), float(kernels.max()))
 
 
 def _given(known: Mapping[int, _Known], points: Sequence[int]) -> _Known:

@@ -166,7 +166,8 @@ class Refinement:
         if space.id not in self.programs:
             self.programs[space.id] = program_of(space, self.graph, self.parameters)
         program = self.programs[space.id]
-        values = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program)
+        residue = self.tolerance.residue
+        values = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program, residue)
         read = {c.point: values[c.point] for c in space.consumers}
         still = torch.zeros(space.width, dtype=torch.bool)
         null = still

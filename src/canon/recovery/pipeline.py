@@ -26,7 +26,6 @@ from canon.recovery.partition import Classes, Refinement
 from canon.recovery.probe import ProbeOptions, probe_classes
 from canon.recovery.reduce import Reduction, reduce
 from canon.recovery.report import RecoveryReport, space_report
-from canon.recovery.residue import without_residue
 from canon.recovery.sanity import agreement
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import replace_tensors
@@ -146,8 +145,7 @@ class _Run:
                 progress("describe", done, total)
 
         if self.method == "exact":
-            stored = without_residue(self.graph, tensors, tolerance.rounding)
-            return Refinement(self.graph, stored, tolerance, report).run()
+            return Refinement(self.graph, tensors, tolerance, report).run()
         chosen = ProbeOptions() if self.options is None else self.options
         return probe_classes(self.model, self.example, self.graph, tensors, tolerance, chosen, report)
 

@@ -28,20 +28,26 @@ class Tolerance:
     smallest: float = 0.0
     """The step between the smallest numbers: what rounding does to a number that is smaller still."""
 
+    residue: float = 0.0
+    """A bias that is all there is of a channel is zero if it is this small against the layer's largest numbers."""
+
     @staticmethod
     def of(dtype: torch.dtype) -> Tolerance:
         """For weights stored in this dtype. Full precision still allows for a little noise added after the attack."""
         rounding = float(torch.finfo(dtype).eps)
         smallest = float(torch.finfo(dtype).tiny) * rounding
+        # Norms are folded in float32 or finer; in units of half precision, numbers that are meant would be residue.
+        residue = 32 * min(rounding, float(torch.finfo(torch.float32).eps))
         if dtype == torch.bfloat16:
-            return Tolerance(equal=3e-2, zero=1e-2, rounding=rounding, smallest=smallest)
+            return Tolerance(equal=3e-2, zero=1e-2, rounding=rounding, smallest=smallest, residue=residue)
         if dtype == torch.float16:
-            return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding, smallest=smallest)
-        return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding, smallest=smallest)
+            return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding, smallest=smallest, residue=residue)
+        return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding, smallest=smallest, residue=residue)
 
     def strict(self) -> Tolerance:
         """What rounding alone explains: no room for noise, and so none to hide in."""
-        return replace(self, equal=min(self.equal, 64 * self.rounding), zero=min(self.zero, 32 * self.rounding))
+        equal, zero = min(self.equal, 64 * self.rounding), min(self.zero, 32 * self.rounding)
+        return replace(self, equal=equal, zero=zero, residue=0.0)
 
     @staticmethod
     def for_model(model: nn.Module) -> Tolerance:
