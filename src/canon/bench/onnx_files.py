@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from canon.bench.grid import Record, Store, run_cases
-from canon.errors import CanonError, MissingExtraError
-from canon.graph import trace
+from canon.errors import BenchError, CanonError, MissingExtraError
+from canon.graph import ChannelGraph, trace
+from canon.graph.tensors import tensor_names
 from canon.io import Limits
 from canon.io.onnx import example_input, load_onnx
 from canon.io.onnx.parse import parse
@@ -49,6 +50,7 @@ class FileCase:
     file: str
     folder: str
     size: tuple[int, ...] | None
+    compare: bool = False
 
 
 def measure(case: FileCase) -> Record:
@@ -71,9 +73,16 @@ def measure(case: FileCase) -> Record:
         record |= {"spaces": len(traced.spaces), "free": len(traced.free), "pins": dict(sorted(pins.items()))}
         result = recover(model, example)
     except CanonError as error:
-        return {**record, "outcome": "refused", "reason": f"{type(error).__name__}: {error}"}
-    found = {space.name: dict(space.counts) for space in result.report.spaces if space.counts}
+        place = f" (at {error.where})" if error.where and error.where != str(path) else ""
+        return {**record, "outcome": "refused", "reason": f"{error.message}{place}"}
+    found = {
+        space.name: {**space.counts, "dead": dead_channels(model, traced, space.name)}
+        for space in result.report.spaces
+        if space.counts
+    }
     record |= {"removed": result.report.removed, "merged": result.report.merged, "found": found}
+    if case.compare:
+        record["onnx2torch"] = by_onnx2torch(path, example)
     same = gap <= SAME * largest + ROUNDING
     record["outcome"] = ("changed" if result.report.changed else "unchanged") if same else "outputs differ"
     return record
@@ -99,6 +108,45 @@ def difference(model: nn.Module, path: Path, example: tuple[Tensor, ...]) -> tup
     return largest, max(gaps)
 
 
+def dead_channels(model: nn.Module, graph: ChannelGraph, name: str) -> int:
+    """Channels of a space that the file itself holds as zeros: their rows, or a depthwise kernel behind them."""
+    space = graph.space_named(name)
+    tensors, _ = tensor_names(model)
+    tiny = torch.finfo(torch.float32).tiny
+    rows = torch.zeros(space.width)
+    for producer in space.producers:
+        linear = graph.maps[producer.map]
+        weight = tensors[linear.weight].detach().movedim(linear.row_axis, 0).flatten(1)
+        part = weight[producer.offset : producer.offset + space.width * producer.repeat]
+        rows = rows.maximum(part.reshape(space.width, -1).abs().amax(1).float())
+    dead = rows < tiny
+    for stage in space.stages:
+        if stage.kind == "depthwise":
+            kernel = tensors[stage.params["weight"]].detach()[stage.offset : stage.offset + space.width * stage.repeat]
+            dead |= kernel.reshape(space.width, -1).abs().amax(1).float() < tiny
+    return int(dead.sum())
+
+
+def by_onnx2torch(path: Path, example: tuple[Tensor, ...]) -> str:
+    """What the converter onnx2torch makes of a file, and how many spaces can be followed in it."""
+    try:
+        from onnx2torch import convert
+    except ModuleNotFoundError as error:
+        raise BenchError("the package 'onnx2torch' is not installed", hint="pip install onnx2torch") from error
+    try:
+        model: nn.Module = convert(str(path)).eval()
+        largest, gap = difference(model, path, example)
+    except Exception as error:
+        return f"failed: {type(error).__name__}"
+    if gap > SAME * largest + ROUNDING:
+        return "outputs differ"
+    try:
+        traced = trace(model, example)
+    except CanonError as error:
+        return f"converted, not traced: {type(error).__name__}"
+    return f"{len(traced.free)} of {len(traced.spaces)} spaces are free"
+
+
 def _short(value: float) -> float:
     return float(f"{value:.3g}")
 
@@ -109,15 +157,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="ONNX files")
     parser.add_argument("--package", default="", help="the package that they come from, with its version")
     parser.add_argument("--size", type=int, nargs="+", help="shape of one input, where the file leaves it open")
+    parser.add_argument("--compare", action="store_true", help="also try the converter onnx2torch, if it is installed")
     parser.add_argument("--out", type=Path, default=OUT, help="the JSON file to write and to continue")
     chosen = parser.parse_args(arguments)
     size = tuple(chosen.size) if chosen.size else None
-    cases = [FileCase(chosen.package, path.name, str(path.parent), size) for path in chosen.files]
+    cases = [FileCase(chosen.package, path.name, str(path.parent), size, chosen.compare) for path in chosen.files]
     store = Store.open(chosen.out, KEYS)
     left = run_cases(cases, measure, store)
     found = [store.records[case.package, case.file] for case in cases if (case.package, case.file) in store.records]
     for record in found:
-        record.pop("folder", None)
+        for key in ("folder", "compare"):
+            record.pop(key, None)
         sys.stdout.write(f"{record['file']}: {record['outcome']} {json.dumps(record.get('reason', ''))}\n")
     store.save()
     return 1 if left or any(record["outcome"] in ("changed", "outputs differ") for record in found) else 0

@@ -74,7 +74,9 @@ class _Parser:
             domain, version = self.opset(_bytes(*entry))
             if domain in ("", "ai.onnx"):
                 opset = version
-        if opset is None or not OLDEST <= opset <= NEWEST:
+        if opset is None:
+            raise FileFormatError("the model does not use the operators of ONNX itself")
+        if not OLDEST <= opset <= NEWEST:
             raise FileFormatError(
                 f"the model is made for operator set {opset}; sets {OLDEST} to {NEWEST} are read",
                 hint="Convert it with onnx.version_converter",
