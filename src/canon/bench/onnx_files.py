@@ -28,6 +28,7 @@ from canon.io.onnx import example_input, load_onnx
 from canon.io.onnx.parse import parse
 from canon.recovery import recover
 from canon.verify.digest import file_digest
+from canon.zoo.compatibility import import_torchvision
 
 KEYS: Final = ("package", "file")
 SAME: Final = 1e-4
@@ -129,6 +130,7 @@ def dead_channels(model: nn.Module, graph: ChannelGraph, name: str) -> int:
 
 def by_onnx2torch(path: Path, example: tuple[Tensor, ...]) -> str:
     """What the converter onnx2torch makes of a file, and how many spaces can be followed in it."""
+    import_torchvision()  # which it imports, and which needs some help with a torch for the CPU
     try:
         from onnx2torch import convert
     except ModuleNotFoundError as error:

@@ -170,7 +170,7 @@ class _Reader:
         if format is Format.ONNX:
             from canon.io.onnx import example_input, load_onnx
 
-            model: Any = load_onnx(self.path, self.limits)
+            model: Any = load_onnx(self.path, self.limits, size=self.size)
             side = self.size[-1] if self.size else DEFAULT_INPUT[-1]
             for _, _, shape in model.meta["inputs"]:
                 check_input([n if isinstance(n, int) and n > 0 else side for n in shape], self.where)

@@ -23,8 +23,8 @@ def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) 
     Args:
         path: The file. Tensors may stand in other files of its folder.
         limits: The most that it may ask for.
-        size: Shape of one input, without the batch, for the axes that the file leaves open. Some models compute with
-            these sizes, and cannot be read without them.
+        size: Shape of one input, without the batch, or one number, for the axes that the file leaves open. Some models
+            compute with these sizes, and cannot be read without them.
 
     Returns:
         A module of plain layers, in evaluation mode.
@@ -47,20 +47,20 @@ def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) 
 
 
 def sized(model: Model, size: Sequence[int] | None) -> Model:
-    """A model whose inputs have this size where the file leaves theirs open."""
+    """A model whose inputs have this size where the file leaves theirs open; one number counts for all axes."""
     if size is None:
         return model
-    inputs = [
-        replace(port, shape=(port.shape[0], *(_fixed(old, new) for old, new in zip(port.shape[1:], size, strict=True))))
-        if port.shape is not None and len(port.shape) == len(size) + 1
-        else port
-        for port in model.inputs
-    ]
+    inputs = []
+    for port in model.inputs:
+        shape = port.shape
+        if shape is not None and len(size) in (1, len(shape) - 1):
+            wanted = list(size) * (len(shape) - 1) if len(size) == 1 else size
+            fixed = (
+                old if isinstance(old, int) and old > 0 else new for old, new in zip(shape[1:], wanted, strict=True)
+            )
+            port = replace(port, shape=(*shape[:1], *fixed))
+        inputs.append(port)
     return replace(model, inputs=tuple(inputs))
-
-
-def _fixed(old: int | str | None, new: int) -> int:
-    return old if isinstance(old, int) and old > 0 else new
 
 
 def example_input(model: nn.Module, *, batch: int = 2, side: int = 32, seed: int = 0) -> tuple[Tensor, ...]:
