@@ -9,7 +9,7 @@ import pytest
 
 from canon.bench import folded_grid
 from canon.bench.folded_grid import MODELS, OUT, page
-from canon.bench.recovery_grid import GridCase
+from canon.bench.model_grid import GridCase
 from canon.bench.subjects import VARIANTS
 
 ROOT = Path(__file__).parents[2]

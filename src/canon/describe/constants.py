@@ -66,8 +66,8 @@ def constant_values(
             silent &= (offset == 0).all(dim=1)
         value = torch.where(silent, offset[:, 0], NAN)
         if residue and graph.maps[producer.map].bias is not None:
-            level = residue * torch.maximum(sketch.offset.abs().max(), sketch.mass.max())
-            value = torch.where(value.abs() <= level, 0.0, value)
+            swallowed = residue * max(float(sketch.offset.abs().max()), float(sketch.mass.max()))
+            value = torch.where(value.abs() <= swallowed, 0.0, value)
         known[producer.point] = (value[None], sketch.offset_mass[rows].view(width, -1)[None, :, 0])
     if program is None:
         program = program_of(space, graph, Parameters(graph, tensors))
@@ -75,8 +75,8 @@ def constant_values(
         value, mass = _through(batch, known, graph)
         floor = max(smallest, TINY)
         gain = 2.0 if batch.affine is None else 1 + batch.affine.factor.abs().amax(dim=2)
-        level = residue * _largest(batch) if batch.first.kind == "depthwise" else 0.0
-        value = torch.where(value.abs() <= zero * mass + floor * gain + level, 0.0, value)
+        swallowed = residue * _largest(batch) if batch.first.kind == "depthwise" else 0.0
+        value = torch.where(value.abs() <= zero * mass + floor * gain + swallowed, 0.0, value)
         for index, stage in enumerate(batch.stages):
             known[stage.output] = (value[index : index + 1], mass[index : index + 1])
     return {point: value[0] for point, (value, _) in known.items()}
