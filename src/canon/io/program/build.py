@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn import functional
 
 from canon._safetensors import damaged
 from canon.errors import FileFormatError
@@ -16,6 +17,12 @@ from canon.io.limits import Limits
 from canon.io.program.layers import Weight, layer_for
 from canon.io.program.operations import IGNORED, operation
 from canon.io.program.values import DTYPES, PLAIN, integer, only, sizes, text
+
+_NORMS: Final[dict[str, tuple[Callable[..., Any], str]]] = {
+    "batch_norm": (functional.batch_norm, "training"),
+    "instance_norm": (functional.instance_norm, "use_input_stats"),
+}
+"""Norms whose operands stand in another order in ATen than in torch.nn, and what they call their mode."""
 
 _SIZED: Final = {"view": "size", "reshape": "shape", "_unsafe_view": "size", "expand": "size"}
 """Operations that are given the sizes of their result, and what that operand is called."""
@@ -89,6 +96,10 @@ class _Builder:
             return
         function = operation(target, self.where)
         values = {name: self.value(argument, weights=True) for name, argument in named.items()}
+        if values.get("training") is True or values.get("train") is True:
+            raise FileFormatError(
+                "the program was exported in training mode", where=self.where, hint="Call model.eval() before exporting"
+            )
         if not isinstance(function, torch._ops.OpOverload):
             self.give(node["outputs"], self.graph.call_function(function, tuple(map(self.attribute, values.values()))))
             return
@@ -135,6 +146,8 @@ class _Builder:
         if unknown:
             raise damaged(f"{function} has no operand '{sorted(unknown)[0]:.40}'", self.where)
         name = function._schema.name.partition("::")[2]
+        if name in _NORMS:
+            return self.norm(name, values)
         if name in _SIZED and arguments:
             self.free_batch(named[arguments[0].name], values, _SIZED[name])
         args: list[Any] = []
@@ -148,6 +161,13 @@ class _Builder:
             else:
                 args.append(value)
         return self.graph.call_function(function, tuple(args), kwargs)
+
+    def norm(self, name: str, values: dict[str, Any]) -> fx.Node:
+        """A norm whose tensors are no layer's."""
+        function, mode = _NORMS[name]
+        given = {key: self.attribute(value) for key, value in values.items()}
+        order = ("input", "running_mean", "running_var", "weight", "bias", mode, "momentum", "eps")
+        return self.graph.call_function(function, tuple(given[key] for key in order))
 
     def free_batch(self, source: Any, values: dict[str, Any], field: str) -> None:
         """A batch size that export has written in becomes the batch of the operand, so that any batch can be run."""

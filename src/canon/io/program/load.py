@@ -13,6 +13,7 @@ from canon.errors import CanonError, FileFormatError
 from canon.io.archive import Archive
 from canon.io.limits import Limits
 from canon.io.program.build import build_program
+from canon.io.program.check import check_sizes
 from canon.io.program.values import DTYPES, integer, size, sizes, text, truth
 from canon.io.views import View, Views
 
@@ -68,11 +69,13 @@ def load_program(file: BufferedReader, where: str, limits: Limits) -> fx.GraphMo
         tensors.read(_WEIGHTS, f"{name}_weights_config.json")
         tensors.read(_CONSTANTS, f"{name}_constants_config.json")
         try:
-            return build_program(document["graph_module"], tensors.found, where, limits)
+            module = build_program(document["graph_module"], tensors.found, where, limits)
         except CanonError:
             raise
         except RuntimeError as error:  # torch's own checks of sizes
             raise damaged(str(error).splitlines()[0], where) from error
+    check_sizes(module, where, limits)
+    return module
 
 
 class _Tensors:

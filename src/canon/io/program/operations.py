@@ -14,12 +14,12 @@ from canon.graph.rules import rule_names
 
 _MORE: Final = frozenset(
     "scaled_dot_product_attention matmul mm bmm addmm baddbmm einsum stack index roll constant_pad_nd where maximum "
-    "minimum eq ne lt le gt ge logical_not logical_and logical_or masked_fill cumsum arange zeros ones full zeros_like "
-    "ones_like full_like scalar_tensor embedding repeat repeat_interleave tile flip pixel_shuffle pixel_unshuffle "
-    "grid_sampler_2d upsample_nearest1d upsample_bicubic2d upsample_trilinear3d upsample_linear1d var var_mean std "
-    "std_mean linalg_vector_norm norm max min argmax argmin prod numpy_T conj floor_divide remainder tril triu gather "
-    "index_select channel_shuffle unfold im2col col2im hardtanh clamp_min_ clamp_max_ pow exp2 tan atan sinh cosh "
-    "bitwise_not bitwise_and bitwise_or view_as reshape_as _to_copy".split()
+    "minimum eq ne lt le gt ge logical_not logical_and logical_or masked_fill cumsum arange zeros ones full "
+    "zeros_like new_zeros new_ones new_full ones_like full_like scalar_tensor embedding repeat repeat_interleave tile "
+    "flip pixel_shuffle pixel_unshuffle grid_sampler_2d upsample_nearest1d upsample_bicubic2d upsample_trilinear3d "
+    "upsample_linear1d var var_mean std std_mean linalg_vector_norm norm max min argmax argmin prod numpy_T conj "
+    "floor_divide remainder tril triu gather index_select channel_shuffle unfold im2col col2im hardtanh clamp_min_ "
+    "clamp_max_ pow exp2 tan atan sinh cosh bitwise_not bitwise_and bitwise_or view_as reshape_as _to_copy".split()
 )
 _SIZES: Final[dict[str, Callable[..., Any]]] = {
     f"_operator.{name}": getattr(operator, name) for name in ("add", "sub", "mul", "floordiv", "mod", "neg")
