@@ -19,6 +19,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from canon._files import write_text
 from canon.bench.grid import Record, Store, run_cases
 from canon.errors import BenchError, CanonError, MissingExtraError
 from canon.graph import ChannelGraph, trace
@@ -153,6 +154,45 @@ def _short(value: float) -> float:
     return float(f"{value:.3g}")
 
 
+def table(records: Sequence[Record]) -> str:
+    """The records as Markdown."""
+    lines = [
+        "| package | file | MB | operators | free spaces | difference | outcome |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for r in records:
+        names = ", ".join(r.get("operators", {}))
+        free = f"{r['free']} of {r['spaces']}" if "spaces" in r else ""
+        gap = f"{r['difference']:.1e} of {r['largest_output']:.1e}" if "difference" in r else ""
+        what = r.get("reason") or "; ".join(
+            ", ".join(f"{count} {kind}" for kind, count in kinds.items()) + f" at `{space}`"
+            for space, kinds in r.get("found", {}).items()
+        )
+        outcome = f"{r['outcome']}: {what}" if what else r["outcome"]
+        lines.append(
+            f"| {r['package']} | {r['file']} | {r['bytes'] / 1e6:.1f} | {names} | {free} | {gap} | {outcome} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def page(records: Sequence[Record]) -> str:
+    """The page that is kept with the documentation."""
+    read = [record for record in records if record["outcome"] != "refused"]
+    same = sum(record["outcome"] == "unchanged" for record in read)
+    head = (
+        "# ONNX files from public packages\n\n"
+        "Made by `python -m canon.bench.onnx_files` from `onnx_files.json`. The difference is the largest from "
+        "onnxruntime's outputs on random inputs, beside the largest output. *Dead* are channels whose weights are zero in "
+        "the file itself.\n\n"
+        f"{len(read)} of {len(records)} files are read; {same} of these come back from recovery unchanged."
+    )
+    others = [record["onnx2torch"] for record in read if "onnx2torch" in record]
+    if others:
+        good = sum(text.endswith("free") or text.startswith("converted") for text in others)
+        head += f" Of the {len(others)} that were also given to onnx2torch, it converts {good} with the same outputs."
+    return f"{head}\n\n{table(records)}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Look at all files without a record; the status is 1 when one came back changed or with other outputs."""
     parser = argparse.ArgumentParser(prog="python -m canon.bench.onnx_files", description=__doc__)
@@ -172,6 +212,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             record.pop(key, None)
         sys.stdout.write(f"{record['file']}: {record['outcome']} {json.dumps(record.get('reason', ''))}\n")
     store.save()
+    ordered = sorted(store.records.values(), key=lambda record: (record["package"], record["file"]))
+    write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)
     return 1 if left or any(record["outcome"] in ("changed", "outputs differ") for record in found) else 0
 
 
