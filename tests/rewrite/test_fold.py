@@ -164,3 +164,13 @@ def test_norms_that_cannot_be_put_back_are_an_error(layer: str, norm: str, words
     model = build(lambda n, x: n.head(n.a(x).mean((2, 3))), a=conv(3, 4), head=nn.Linear(4, 2))
     with pytest.raises(UnsupportedModelError, match=words):
         restore_norms(model, [FoldableNorm(norm, layer, bias=False, affine=True)])
+
+
+def test_norms_go_back_only_into_what_can_be_traced() -> None:
+    def branching(net: Any, x: Tensor) -> Tensor:
+        y: Tensor = net.a(x)
+        return y if len(y) > 1 else -y
+
+    model = build(branching, a=conv(3, 4))
+    with pytest.raises(UnsupportedModelError, match=r"torch\.fx cannot trace"):
+        restore_norms(model, [FoldableNorm("norm", "a", bias=False, affine=True)])
