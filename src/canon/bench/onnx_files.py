@@ -182,8 +182,8 @@ def page(records: Sequence[Record]) -> str:
     head = (
         "# ONNX files from public packages\n\n"
         "Made by `python -m canon.bench.onnx_files` from `onnx_files.json`. The difference is the largest from "
-        "onnxruntime's outputs on random inputs, beside the largest output. *Dead* are channels whose weights are zero in "
-        "the file itself.\n\n"
+        "onnxruntime's outputs on random inputs, beside the largest output. *Dead* are channels whose weights are zero "
+        "in the file itself.\n\n"
         f"{len(read)} of {len(records)} files are read; {same} of these come back from recovery unchanged."
     )
     others = [record["onnx2torch"] for record in read if "onnx2torch" in record]
