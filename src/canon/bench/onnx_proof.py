@@ -135,9 +135,9 @@ def page(records: Sequence[Record]) -> str:
     """The page that is kept with the documentation."""
     lines = [
         "# From safetensors through an attack and ONNX, and back", "",
-        "Made by `python -m canon.bench.onnx_proof` from `onnx.json`. The suspect is an ONNX file: mix-opseq at ρ = 0.2 "
-        "with permutation, scaling, expanded kernels, random split shares and chained dummies; its norms kept or folded "
-        "away, its names kept or replaced. The gaps are onnxruntime's outputs against the reference's.", "",
+        "Made by `python -m canon.bench.onnx_proof` from `onnx.json`. The suspect is an ONNX file: mix-opseq at ρ = "
+        "0.2 with permutation, scaling, expanded kernels, random split shares and chained dummies; its norms kept or "
+        "folded away, its names kept or replaced. The gaps are onnxruntime's outputs against the reference's.", "",
         f"{sum(r['good'] for r in records)} of {len(records)} cases are good.", "",
         "| model | norms | names | verdict | worst residual | layers | suspect, MB | recovered, MB | gap, suspect "
         "| gap, recovered |",
