@@ -32,7 +32,7 @@ from canon.io import load, save
 from canon.io.onnx import save_onnx
 
 KEYS: Final = ("model", "norms", "names")
-FORMS: Final = (("kept", "kept"), ("kept", "anonymous"), ("folded", "kept"), ("folded", "anonymous"))
+FORMS: Final = (("kept", "kept"), ("folded", "anonymous"), ("kept", "anonymous"), ("folded", "kept"))
 """What becomes of norms and names in the suspect's file."""
 
 RATIO: Final = 0.2
@@ -166,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="the JSON file to write and to continue")
     parser.add_argument("--minutes", type=float, help="begin no case after this time; run again to go on")
     chosen = parser.parse_args(arguments)
-    cases = [ProofCase(model, norms, names) for model in chosen.models for norms, names in FORMS]
+    cases = [ProofCase(model, norms, names) for norms, names in FORMS for model in chosen.models]
     store = Store.open(chosen.out, KEYS)
     left = run_cases(cases, measure, store, minutes=chosen.minutes)
     ordered = sorted(store.records.values(), key=lambda r: (zoo.PAPER_MODELS.index(r["model"]), r["norms"], r["names"]))
