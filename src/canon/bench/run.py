@@ -48,7 +48,7 @@ class RunOptions:
     """After this time nothing is begun."""
 
     retry: bool = False
-    """Whether cases that failed are measured again."""
+    """Whether cases that failed or did not come out as they should are measured again."""
 
 
 def default_executor(jobs: int, address: str | None) -> str:
@@ -113,7 +113,7 @@ def run_suite(suite: Suite, options: RunOptions, watcher: Watcher) -> Summary:
 
 def _wanted(store: Store, case: Case, retry: bool) -> bool:
     record = store.records.get(case.name)
-    return record is None or (retry and record.outcome == "failed")
+    return record is None or (retry and not record.good)
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--address", help="of a Ray cluster; auto finds one on this machine")
     parser.add_argument("--minutes", type=float, help="begin nothing after this time; run again to go on")
     parser.add_argument("--only", help="cases whose name matches this pattern")
-    parser.add_argument("--retry", action="store_true", help="measure cases that failed again")
+    parser.add_argument(
+        "--retry", action="store_true", help="measure cases again that failed or did not come out as they should"
+    )
     parser.add_argument("--pack", action="store_true", help="put all records into one file at the end")
     chosen = parser.parse_args(arguments)
     options = RunOptions(

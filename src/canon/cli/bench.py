@@ -37,7 +37,9 @@ Minutes = Annotated[
     float | None, typer.Option("--minutes", min=0, help="Begin nothing after this time; run again to go on.")
 ]
 Only = Annotated[str | None, typer.Option("--only", help="Cases whose name matches this pattern.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Measure cases that failed again.")]
+Retry = Annotated[
+    bool, typer.Option("--retry", help="Measure cases again that failed or did not come out as they should.")
+]
 
 
 @app.command("list", epilog=examples("canon bench list", "canon bench list --json"))
