@@ -14,7 +14,7 @@ to the message, bank to random bits, BCE), then the host trains with
 Deviations:
 - Unmarked vectors weigh ten times the own one in the loss of `F`; with less, `F` learns to say the
   message to anyone. Even so its bits lean the same way on an unmarked model, so chance level spreads
-  wider than independent bits would (0.3 to 0.7).
+  wider than independent bits would (0.35 to 0.78 was seen).
 - The bank stands in for independently trained models, which would cost a training run each: the
   starting `w` with more and more noise, so that `F` does not read the message from the model that
   training began with; Gaussian vectors with the moments of `w`; and shuffles of `w`, so that `F` says
