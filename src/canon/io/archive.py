@@ -194,8 +194,8 @@ def _begin(file: BufferedReader, name: str, offset: int, end: int, where: str) -
 
 
 def _at(file: BufferedReader, position: int, size: int) -> bytes:
-    if position < 0:
-        raise struct.error("before the file's first byte")
+    if not 0 <= position < 1 << 62:
+        raise struct.error("no place in a file")
     file.seek(position)
     return file.read(size)
 

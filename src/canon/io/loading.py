@@ -179,6 +179,8 @@ class _Reader:
             with open(self.path, "rb") as file:
                 model = load_program(file, self.where, self.limits)
             example = program_example(model, self.size, self.where)
+        if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()]):
+            raise damaged("a layer lacks a tensor", self.where)
         statistics = {name: t for name, t in model.named_buffers() if name.endswith(("running_mean", "running_var"))}
         check_finite({**dict(model.named_parameters()), **statistics}, self.where)
         return self.loaded(model, example, format.value, None, ())
