@@ -18,7 +18,7 @@ def clean_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "P-FPR: share of the parameters that recovery removed. L-FP: Conv and Linear layers whose output shape "
         "changed, of all. Δsim and Δacc: absolute gaps of similarity and test accuracy. Tier 1: watermark-bearing "
         "layers that pass. Recovery was told nothing of the clean widths. Rows in italics are the paper's, as "
-        "published; it counts layers in its own way."
+        "published; beyond resnet18 it marks other layers than our defaults."
     )
     yield Paragraph(f"Every tensor stayed the same, bit for bit, in {all_of(done, 'untouched', True)} cases.")
     for model in distinct(record.case.model for record in records):
