@@ -194,8 +194,8 @@ def _begin(file: BufferedReader, name: str, offset: int, end: int, where: str) -
 
 
 def _at(file: BufferedReader, position: int, size: int) -> bytes:
-    if not 0 <= position < 1 << 62:
-        raise struct.error("no place in a file")
+    if not 0 <= position <= os.fstat(file.fileno()).st_size:
+        raise struct.error("no place in the file")
     file.seek(position)
     return file.read(size)
 
