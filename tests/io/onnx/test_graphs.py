@@ -113,6 +113,16 @@ def test_names_and_layers_are_those_of_the_tensors(tmp_path: Path) -> None:
     torch.testing.assert_close(ours(images()), run(model, images())[0])
 
 
+@pytest.mark.parametrize("shape", [(8,), (8, 1), (1, 8, 1), (1, 1, 1, 8)])
+def test_only_what_is_added_per_channel_is_a_bias(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """Eight channels, eight rows and eight columns: the axis decides."""
+    model = graph([node("Conv", "x w", "h", pads=[1] * 4), node("Add", "h b")],
+                  {"w": numbers(8, 4, 3, 3), "b": numbers(*shape)})  # fmt: skip
+    ours = read(model, tmp_path)
+    assert called(ours) == ["Conv2d", "add"]
+    torch.testing.assert_close(ours(images()), run(model, images())[0])
+
+
 def test_a_tensor_used_twice_is_one_parameter(tmp_path: Path) -> None:
     model = graph([node("Conv", "x w", "h", pads=[1] * 4), node("Relu", "h", "r"), node("Conv", "r w", pads=[1] * 4)],
                   {"w": numbers(4, 4, 3, 3)})  # fmt: skip

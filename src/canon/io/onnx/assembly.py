@@ -74,10 +74,13 @@ class Assembly:
         self._calls[path] = self._calls.get(path, 0) + 1
         return path, self._root.get_submodule(path)
 
+    def called(self, node: fx.Node) -> nn.Module | None:
+        """The layer that a node calls."""
+        return self._root.get_submodule(str(node.target)) if node.op == "call_module" else None
+
     def add_bias(self, node: fx.Node, bias: Tensor) -> bool:
         """Give the layer that a node calls a bias, if it has none and is called nowhere else."""
-        path = str(node.target)
-        module: Any = self._root.get_submodule(path) if node.op == "call_module" else None
+        path, module = str(node.target), self.called(node)
         if not isinstance(module, _BIASED) or module.bias is not None or self._calls[path] > 1:
             return False
         if bias.shape != module.weight.shape[:1] or bias.dtype != module.weight.dtype:

@@ -85,7 +85,7 @@ def thresholded_relu(b: Builder, node: Node, x: Value) -> Result:
 def hard_sigmoid(b: Builder, node: Node, x: Value) -> Result:
     """A line between zero and one."""
     alpha, beta = node.real("alpha", 0.2), node.real("beta", 0.5)
-    if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5:
+    if math.isclose(alpha, 1 / 6, rel_tol=1e-6) and beta == 0.5:
         return b.call(functional.hardsigmoid, x)
     line = b.call(torch.add, b.call(torch.mul, x, alpha), beta)
     return b.call(torch.clamp, line, 0.0, 1.0)
