@@ -51,6 +51,14 @@ def test_a_single_record_replaces_a_packed_one(store: Store) -> None:
     assert Store.open(store.folder, "mine").records == found.records
 
 
+def test_packing_leaves_what_another_run_writes_meanwhile(store: Store) -> None:
+    other = Store.open(store.folder, "mine")
+    other.add(record("uchida17"))
+    store.pack()
+    assert [path.stem for path in store.loose.iterdir()] == [record("uchida17").case.name]
+    assert len(Store.open(store.folder, "mine").records) == 4
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"outcome": "done"}', '{"case": {}, "outcome": "fine"}'])
 def test_damaged_records_are_named(store: Store, text: str) -> None:
     path = store.loose / f"{record('greedy').case.name}.json"

@@ -6,9 +6,9 @@ both, its own file is the newer. Every file is written whole or not at all, by t
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -142,7 +142,10 @@ class Store:
             write_text(self.packed, "\n".join([json.dumps(head), *lines]) + "\n", force=True)
         except OSError as error:
             raise _unwritable(self.packed, error) from error
-        shutil.rmtree(self.loose, ignore_errors=True)
+        for name in self.records:
+            (self.loose / f"{name}.json").unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # not there, or another run is writing to it
+            self.loose.rmdir()
         return self.packed
 
 
