@@ -30,6 +30,9 @@ _DTYPES: Final[dict[str, torch.dtype]] = {
     "F32": torch.float32, "F64": torch.float64, "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
 }  # fmt: skip
+DTYPE_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
+"""What a header calls a dtype."""
+
 _LARGEST: Final = 1 << 62
 _MOST_DIMENSIONS: Final = 64
 

@@ -13,7 +13,7 @@ from canon.errors import ExampleError, RecoveryError, TraceError, TrainingModeEr
 from canon.recovery import pipeline as pipeline_module
 from canon.recovery import recover
 from canon.recovery import reduce as reduce_module
-from canon.recovery.reduce import Reduction
+from canon.recovery.outcome import Reduction
 from tests.preservation import randomize
 from tests.recovery.small import Chain, Draft, Small, example
 

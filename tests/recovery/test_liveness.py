@@ -7,6 +7,7 @@ from torch import Tensor
 
 from canon.graph import ChannelGraph, trace
 from canon.recovery.liveness import find_live
+from canon.recovery.marks import Marks
 from tests.preservation import randomize
 from tests.recovery.small import Gated, Residual, Small, example
 
@@ -49,7 +50,7 @@ def test_agrees_with_a_walk() -> None:
         for seed in range(30):
             generator = torch.Generator().manual_seed(seed)
             reads = random_reads(graph, 0.05 + 0.02 * seed, generator)
-            found = find_live(graph, widths, reads, {})
+            found = find_live(graph, widths, {index: Marks.of(marks) for index, marks in reads.items()}, {})
             for space, channels in walk(graph, reads).items():
                 if channels:
                     assert set(torch.nonzero(found[space]).flatten().tolist()) == channels
@@ -72,9 +73,12 @@ def test_a_cycle_of_dead_channels_is_dead() -> None:
         if linear.name == "p2":
             reads[index][0, :, 4] = False
             reads[index][0, 5, 4] = True
-    live = find_live(graph, widths, reads, {})
+    marked = {index: Marks.of(marks) for index, marks in reads.items()}
+    live = find_live(graph, widths, marked, {})
     assert live[outer].tolist() == [True] * 5 + [False]
     assert live[inner].tolist() == [True] * 4 + [False]
-    held = find_live(graph, widths, reads, {outer: torch.arange(6) == 5})
+    held = find_live(
+        graph, widths, {index: Marks.of(marks) for index, marks in reads.items()}, {outer: torch.arange(6) == 5}
+    )
     assert bool(held[outer].all())
     assert bool(held[inner].all()), "what a protected channel reads is alive"

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from canon.graph import ChannelGraph, LinearMap, trace
-from canon.recovery.merge import SpaceMerge, merge_layer, unfold
+from canon.recovery.merge import merge_layer, unfold
+from canon.recovery.sums import SpaceMerge
 from tests.networks import Net, conv
 from tests.preservation import randomize
 
@@ -46,10 +47,10 @@ def dense() -> Tensor:
 def test_columns_add_up(transposed: bool) -> None:
     _, linear, weight = layer(transposed=transposed)
     space, change = rewrite(linear)
-    merged = merge_layer(weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = merge_layer(lambda: weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
     pattern = "iokl,ij->jokl" if transposed else "oikl,ij->ojkl"
-    torch.testing.assert_close(unfold(merged.weight, weight, linear), torch.einsum(pattern, weight, dense()))
-    assert bool(merged.reads.all())
+    torch.testing.assert_close(unfold(merged.weight, weight.shape, linear), torch.einsum(pattern, weight, dense()))
+    assert bool(merged.reads.tensor().all())
     assert merged.cancelled is not None
     assert not bool(merged.cancelled.any())
 
@@ -60,11 +61,11 @@ def test_groups_stay_apart() -> None:
     into, keep = torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), torch.tensor([0, 2, 4, 5])
     change = SpaceMerge(keep, into, {})
     zeros = torch.zeros(8, dtype=torch.float64)
-    merged = merge_layer(weight, linear, {linear.columns[0].space: change}, zeros, FLOOR)
+    merged = merge_layer(lambda: weight, linear, {linear.columns[0].space: change}, zeros, FLOOR)
     expected = torch.zeros(6, 2, 3, 3, dtype=torch.float64)
     expected[:3].index_add_(1, into[:4], weight[:3])
     expected[3:].index_add_(1, into[4:] - 2, weight[3:])
-    torch.testing.assert_close(unfold(merged.weight, weight, linear), expected)
+    torch.testing.assert_close(unfold(merged.weight, weight.shape, linear), expected)
 
 
 @pytest.mark.parametrize(("left", "dies"), [(1e-13, True), (1e-9, False), (1e-3, False)])
@@ -76,9 +77,9 @@ def test_what_cancels_is_judged_against_what_was_added_up(left: float, dies: boo
         weight[:, 0] = size * torch.randn(6, 3, 3, dtype=torch.float64)
         weight[:, 2] = weight[:, 0] / 2 * (1 + left)  # factor -2
         space, change = rewrite(linear)
-        merged = merge_layer(weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
-        assert bool(merged.reads[0, :, 0].any()) is not dies
-        assert bool(merged.reads[0, :, 1:].all())
+        merged = merge_layer(weight.clone, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+        assert bool(merged.reads.tensor()[0, :, 0].any()) is not dies
+        assert bool(merged.reads.tensor()[0, :, 1:].all())
         assert bool((merged.weight[0, :, 0] == 0).all()) is dies
 
 
@@ -88,10 +89,10 @@ def test_channels_that_agree_less_may_cancel_less() -> None:
     weight[:, 2] = weight[:, 0] / 2 * (1 + 1e-5)
     space, change = rewrite(linear)
     spread = torch.zeros(8, dtype=torch.float64)
-    assert bool(merge_layer(weight, linear, {space: change}, spread, FLOOR).reads[0, :, 0].all())
+    assert bool(merge_layer(lambda: weight, linear, {space: change}, spread, FLOOR).reads.tensor()[0, :, 0].all())
     spread[2] = 1e-5
-    noisy = merge_layer(weight, linear, {space: change}, spread, FLOOR)
-    assert not bool(noisy.reads[0, :, 0].any())
+    noisy = merge_layer(lambda: weight, linear, {space: change}, spread, FLOOR)
+    assert not bool(noisy.reads.tensor()[0, :, 0].any())
     assert noisy.cancelled is not None
     assert 1e-6 < float(noisy.cancelled[0]) < 1e-5
 
@@ -101,11 +102,11 @@ def test_one_row_may_cancel_alone() -> None:
     weight = weight.clone()
     weight[3, 2] = weight[3, 0] / 2
     space, change = rewrite(linear)
-    merged = merge_layer(weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
-    assert merged.reads[0, :, 0].tolist() == [True, True, True, False, True, True]
+    merged = merge_layer(lambda: weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    assert merged.reads.tensor()[0, :, 0].tolist() == [True, True, True, False, True, True]
 
 
 def test_nothing_to_merge_gives_the_same_numbers() -> None:
     _, linear, weight = layer()
-    merged = merge_layer(weight, linear, {}, torch.zeros(8, dtype=torch.float64), FLOOR)
-    assert torch.equal(unfold(merged.weight, weight, linear), weight)
+    merged = merge_layer(lambda: weight, linear, {}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    assert torch.equal(unfold(merged.weight, weight.shape, linear), weight)

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
 from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+
+class StoredTensors(Mapping[str, Tensor]):
+    """Tensors that are read when they are asked for, and kept by nobody: for models larger than memory."""
+
+    @abstractmethod
+    def shape(self, name: str) -> torch.Size:
+        """A tensor's shape, without reading it."""
+
+
+def shape_of(tensors: Mapping[str, Tensor], name: str) -> torch.Size:
+    """The shape of a tensor; one that is stored is not read for it."""
+    return tensors.shape(name) if isinstance(tensors, StoredTensors) else tensors[name].shape
 
 
 def tensor_names(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -22,6 +37,22 @@ def tensor_names(model: nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
         aliases[name] = first.setdefault(id(tensor), name)
         tensors.setdefault(aliases[name], tensor)
     return tensors, aliases
+
+
+def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
+    """Names of tensors that hold NaN or infinity.
+
+    Both survive a sum, which is cheap; only a sum that is not finite, which may be an overflow, costs a closer look.
+    """
+    found = [(name, tensor.detach()) for name, tensor in tensors if tensor.is_floating_point()]
+    if not found:
+        return []
+    device = found[0][1].device
+    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).to(device) for _, tensor in found]
+    same = sums if len({total.dtype for total in sums}) == 1 else [total.double() for total in sums]
+    finite = torch.stack(same).isfinite().tolist()
+    doubtful = [named for named, good in zip(found, finite, strict=True) if not good]
+    return [name for name, tensor in doubtful if not bool(torch.isfinite(tensor).all())]
 
 
 def unsaved_names(model: nn.Module) -> frozenset[str]:

@@ -20,41 +20,52 @@ def crop_kernels(
         tensors: The tensors by name.
         gone: Rings that are gone already, by weight.
     """
-    gone = gone or {}
-    calls: dict[str, tuple[int, ...] | None] = {}
-    for linear in graph.maps:
-        calls[linear.weight] = linear.cropping
-    for space in graph.spaces:
-        for stage in space.stages:
-            if stage.kind == "depthwise":
-                calls[stage.params["weight"]] = stage.cropping
-    room = {}
-    for name, padding in calls.items():
-        size = min(tensors[name].shape[2:], default=0)
-        left = 0 if padding is None else min(min(padding) - gone.get(name, 0), (size - 1) // 2)
-        if left > 0:
-            room[name] = left
+    rings = dict(gone or {})
+    room = {name: padding - rings.get(name, 0) for name, padding in room_for_cropping(graph).items()}
+    weights = {name: tensors[name].detach() for name, padding in room.items() if padding > 0}
     cropped: dict[str, Tensor] = {}
-    rings = dict(gone)
-    for name, used in _largest({name: tensors[name].detach() for name in room}).items():
-        count = 0
-        while count < room[name] and _hollow(used, count):
-            count += 1
-        if count:
-            weight = tensors[name].detach()
-            for axis in range(2, weight.ndim):
-                weight = weight.narrow(axis, count, weight.shape[axis] - 2 * count)
-            cropped[name] = weight.contiguous()
-            rings[name] = count + gone.get(name, 0)
+    for name, count in _hollow_rings(weights, room).items():
+        cropped[name] = _cropped(weights[name], count)
+        rings[name] = rings.get(name, 0) + count
     return cropped, rings
 
 
-def _largest(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By weight: the largest magnitude of all filters at each place of the kernel, on the host."""
+def crop_one(weight: Tensor, room: int) -> tuple[Tensor, int]:
+    """One weight without its rings of zeros, at most `room`, and how many went."""
+    count = _hollow_rings({"": weight}, {"": room}).get("", 0) if room > 0 else 0
+    return (_cropped(weight, count), count) if count else (weight, 0)
+
+
+def room_for_cropping(graph: ChannelGraph) -> dict[str, int]:
+    """By weight of a convolution: how many rings of padding could go."""
+    padding: dict[str, tuple[int, ...] | None] = {linear.weight: linear.cropping for linear in graph.maps}
+    for space in graph.spaces:
+        for stage in space.stages:
+            if stage.kind == "depthwise":
+                padding[stage.params["weight"]] = stage.cropping
+    return {name: min(sides) for name, sides in padding.items() if sides and min(sides) > 0}
+
+
+def _cropped(weight: Tensor, count: int) -> Tensor:
+    for axis in range(2, weight.ndim):
+        weight = weight.narrow(axis, count, weight.shape[axis] - 2 * count)
+    return weight.contiguous()
+
+
+def _hollow_rings(weights: Mapping[str, Tensor], room: Mapping[str, int]) -> dict[str, int]:
+    """By weight that has any: rings of zeros that all its filters share."""
+    wide = {name: weight for name, weight in weights.items() if min(weight.shape[2:], default=0) >= 3}
     # One filter tells most layers apart from expanded ones; only what looks hollow is read as a whole.
-    first = _to_host({name: weight[0, 0].abs() for name, weight in weights.items()})
-    hollow = {name: weights[name] for name, kernel in first.items() if _hollow(kernel, 0)}
-    return _to_host({name: _over_filters(weight) for name, weight in hollow.items()})
+    first = _to_host({name: weight[0, 0].abs() for name, weight in wide.items()})
+    hollow = {name: wide[name] for name, kernel in first.items() if _hollow(kernel, 0)}
+    found = {}
+    for name, kernel in _to_host({name: _over_filters(weight) for name, weight in hollow.items()}).items():
+        most, count = min(room[name], (min(kernel.shape) - 1) // 2), 0
+        while count < most and _hollow(kernel, count):
+            count += 1
+        if count:
+            found[name] = count
+    return found
 
 
 def _over_filters(weight: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap
+from canon.recovery.marks import Marks
 
 Live = dict[int, Tensor]
 """By space id: which of its (kept) channels are alive."""
@@ -19,7 +20,7 @@ Live = dict[int, Tensor]
 def find_live(
     graph: ChannelGraph,
     widths: Mapping[int, int],
-    reads: Mapping[int, Tensor],
+    reads: Mapping[int, Marks],
     protected: Mapping[int, Tensor],
 ) -> Live:
     """Channels that something alive reads.
@@ -27,7 +28,7 @@ def find_live(
     Args:
         graph: The channel graph.
         widths: By space id, the number of kept channels.
-        reads: By map index, `groups x rows/groups x columns/groups`: which row reads which column.
+        reads: By map index: which row reads which column.
         protected: By space id, channels that stay alive whatever reads them.
     """
     live: Live = {}
@@ -46,7 +47,7 @@ def find_live(
         if linear.columns is None:
             continue
         rows = torch.cat([live[s.space].repeat_interleave(s.repeat) for s in linear.rows])
-        read = _columns_read(reads[index], rows, linear)
+        read = reads[index].read(rows.view(linear.groups, -1)).flatten()
         for segment, part in _split(linear, read, widths):
             grown = live[segment] | part
             if not torch.equal(grown, live[segment]):
@@ -58,13 +59,6 @@ def find_live(
         if not bool(live[space.id].any()):
             live[space.id] = torch.ones_like(live[space.id])  # nothing at all is read: leave it
     return live
-
-
-def _columns_read(reads: Tensor, rows: Tensor, linear: LinearMap) -> Tensor:
-    if not bool(rows.all()):
-        reads = reads & rows.to(reads.device).view(linear.groups, -1, 1)
-    # As small numbers: for booleans `any` over rows is twenty times slower.
-    return reads.view(torch.uint8).amax(dim=1).bool().flatten().cpu()
 
 
 def _split(linear: LinearMap, read: Tensor, widths: Mapping[int, int]) -> list[tuple[int, Tensor]]:

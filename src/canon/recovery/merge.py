@@ -6,13 +6,16 @@ The merged weight is written when it is known what remains of it, so that nothin
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from canon.graph import LinearMap
+from canon.recovery.marks import Marks
+from canon.recovery.sums import Adder, Merges, Sums, sums_of
 
 PIECE = 1 << 19
 """Weights worked on at a time on the host: what a core's cache holds."""
@@ -22,82 +25,25 @@ PIECE_ON_DEVICE = 1 << 26
 
 
 @dataclass(frozen=True, eq=False)
-class SpaceMerge:
-    """What becomes of a space's channels when each class is merged into one."""
-
-    keep: Tensor
-    """The channels that stand for their classes, in order."""
-
-    into: Tensor
-    """For every channel its place among them, negative for one that is zero."""
-
-    factors: Mapping[int, Tensor] = field(default_factory=dict)
-    """By tap: channel = factor x what it is merged into; 1 where a tap is not listed."""
-
-
-Merges = Mapping[int, SpaceMerge]
-"""By space id; a space that is not listed stays."""
-
-
-@dataclass(frozen=True, eq=False)
-class _Sums:
-    """How columns add up."""
-
-    lead: Tensor
-    """For every column after a column before: the first of those that are added up."""
-
-    scale: Tensor
-    """For every column after that is one column: its factor. 0 where nothing is added up, 1 for sums of several."""
-
-    targets: Tensor
-    """Columns after that are sums of several."""
-
-    members: Tensor
-    """Columns before that are added up in them."""
-
-    local: Tensor
-    """For every member the number of its target."""
-
-    factor: Tensor
-    """For every member its factor."""
-
-    @property
-    def after(self) -> int:
-        """Columns after."""
-        return int(self.lead.numel())
-
-    def patch(self, columns: Tensor, device: torch.device) -> _Patch:
-        """What is to be done to some of the columns."""
-        scale = self.scale[columns]
-        number = torch.full((self.after,), -1, dtype=torch.int64)
-        number[self.targets] = torch.arange(self.targets.numel())
-        number = number[columns]
-        empty, summed = torch.nonzero(scale == 0).flatten(), torch.nonzero(number >= 0).flatten()
-        scaled = torch.nonzero((scale != 0) & (scale != 1)).flatten()
-        parts = (empty, scaled, scale[scaled], summed, number[summed])
-        return _Patch(*(part.to(device) for part in parts))
-
-
-@dataclass(frozen=True, eq=False)
 class Merged:
     """A layer over kept rows and classes of columns."""
 
-    reads: Tensor
-    """`groups x rows/groups x columns/groups`, bool: which row reads which column."""
+    reads: Marks
+    """Which row reads which column."""
 
-    rim: Tensor | None
+    rim: Marks | None
     """The same for the outermost ring of each kernel alone; None where it could not be cropped anyway."""
 
     cancelled: Tensor | None
     """Per column: the largest ratio of a sum that was taken for zero to what was added up; None: nothing was added."""
 
-    source: Tensor
-    """`rows/groups x columns x kernel`: the weight as it was, the groups side by side."""
+    fetch: Callable[[], Tensor]
+    """Gives the weight as it was, `rows/groups x columns x kernel`, the groups side by side."""
 
     index: Tensor | None
     """Rows of the source that are kept; None: all."""
 
-    sums: _Sums | None
+    sums: Sums | None
     """How columns add up; None: they stay."""
 
     totals: Tensor | None
@@ -106,52 +52,36 @@ class Merged:
     @property
     def weight(self) -> Tensor:
         """`groups x rows/groups x columns/groups x kernel`: all of it."""
-        groups, rows, columns = self.reads.shape
-        whole = self.take(torch.arange(rows), torch.arange(groups * columns))
-        return whole.view(rows, groups, columns, -1).transpose(0, 1)
+        return self.whole()
 
-    def take(self, rows: Tensor, columns: Tensor, places: Tensor | None = None) -> Tensor:
-        """Some rows, columns and places of the kernel: `rows x columns x places`, the groups side by side."""
-        source, sums, device = self.source, self.sums, self.source.device
+    def whole(self, crop: Sequence[int] | None = None) -> Tensor:
+        """All of it, or with a kernel's shape all but the outermost ring."""
+        (groups, rows), columns = self.reads.rows.shape, self.reads.columns.shape[1]
+        taken = self.take(torch.arange(rows), torch.arange(groups * columns), crop)
+        return taken.view(rows, groups, columns, -1).transpose(0, 1)
+
+    def take(self, rows: Tensor, columns: Tensor, crop: Sequence[int] | None = None) -> Tensor:
+        """Some rows and columns: `rows x columns x kernel`, the groups side by side.
+
+        Args:
+            rows: Numbers of kept rows.
+            columns: Numbers of columns after the merge.
+            crop: The kernel's shape, to leave its outermost ring out.
+        """
+        source, sums = _inside(self.fetch(), crop), self.sums
+        device = source.device
         origin = rows if self.index is None else self.index[rows]
         column = columns if sums is None else sums.lead[columns]
         origin, column, rows = origin.to(device), column.to(device), rows.to(device)
         patch = None if sums is None else sums.patch(columns, device)
-        size = source.shape[2] if places is None else places.numel()
-        places = None if places is None else places.to(device)
-        result = source.new_empty(rows.numel(), columns.numel(), size)
+        totals = None if self.totals is None else _inside(self.totals, crop).flatten(2)
+        result = source.new_empty(rows.numel(), columns.numel(), source.shape[2:].numel())
         for start, stop in _pieces(rows.numel(), source):
-            piece = source.index_select(0, origin[start:stop])
-            written = result[start:stop]
-            whole = torch.index_select(piece, 1, column) if places is not None else None
-            if whole is None:
-                whole = torch.index_select(piece, 1, column, out=written)
+            piece = source.index_select(0, origin[start:stop]).flatten(2)
+            written = torch.index_select(piece, 1, column, out=result[start:stop])
             if patch is not None:
-                patch.apply(whole, self.totals, rows[start:stop])
-            if places is not None:
-                torch.index_select(whole, 2, places, out=written)
+                patch.apply(written, totals, rows[start:stop])
         return result
-
-
-@dataclass(frozen=True, eq=False)
-class _Patch:
-    """What of chosen columns is not one column as it was."""
-
-    empty: Tensor
-    scaled: Tensor
-    scale: Tensor
-    summed: Tensor
-    total: Tensor
-
-    def apply(self, columns: Tensor, totals: Tensor | None, rows: Tensor) -> None:
-        """Write it into `rows x columns x kernel`."""
-        if self.empty.numel():
-            columns.index_fill_(1, self.empty, 0)
-        if self.scaled.numel():
-            alone = columns.index_select(1, self.scaled).double() * self.scale[:, None]
-            columns.index_copy_(1, self.scaled, alone.to(columns.dtype))
-        if totals is not None and self.summed.numel():
-            columns.index_copy_(1, self.summed, totals.index_select(0, rows).index_select(1, self.total))
 
 
 def kept_rows(linear: LinearMap, merges: Merges) -> Tensor | None:
@@ -169,7 +99,7 @@ def kept_rows(linear: LinearMap, merges: Merges) -> Tensor | None:
 
 
 def merge_layer(
-    weight: Tensor,
+    weight: Callable[[], Tensor],
     linear: LinearMap,
     merges: Merges,
     spread: Tensor,
@@ -179,29 +109,41 @@ def merge_layer(
     """Merge one layer.
 
     Args:
-        weight: Its weight.
+        weight: Gives its weight; asked again when the merged weight is written, so that nobody has to keep it.
         linear: The layer.
         merges: What happens to spaces.
         spread: Per column before: how far the channel is from the leader of its class.
         floor: A sum this small against what was added up is zero whatever the spread.
         smallest: How far off a stored number may be however small it is; float16 knows nothing below 6e-8.
     """
-    index = kept_rows(linear, merges)
-    source = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
-    rim = _rim(source.shape[2:]) if linear.cropping and min(linear.cropping) > 0 else None
-    source = source.reshape(source.shape[0], source.shape[1], -1)
-    groups, (count, inputs, kernel) = linear.groups, source.shape
+    index, groups, whole = kept_rows(linear, merges), linear.groups, weight()
+    rim = None
+    if linear.cropping and min(linear.cropping) > 0:
+        rim = _rim(kernel_of(whole.shape, linear))
+    source = _side_by_side(whole, linear, index)
+    fetch = partial(_fetched, weight, linear, index)
     if groups > 1:
-        # Fold the groups into the input axis: rows/groups x C_in x kernel.
-        source = source if index is None else source.index_select(0, index.to(weight.device))
-        count, index = source.shape[0], None
-        source = source.view(groups, count // groups, inputs, kernel).transpose(0, 1)
-        source = source.reshape(count // groups, groups * inputs, kernel)
-    sums = _sums(linear, merges) if any(s.space in merges for s in linear.columns or ()) else None
-    reads, rims, ratio, totals = _look(source, index, sums, rim, spread, floor, smallest)
-    reads = reads.view(reads.shape[0], groups, -1).transpose(0, 1)
-    rims = None if rims is None else rims.view(rims.shape[0], groups, -1).transpose(0, 1)
-    return Merged(reads, rims, ratio, source, index, sums, totals)
+        index = None  # the rows are chosen before they are put side by side
+    sums = sums_of(linear, merges) if any(s.space in merges for s in linear.columns or ()) else None
+    found, ratio, totals = _look(source, index, sums, rim, spread, floor, smallest)
+    reads, *rims = [Marks.of(part.view(part.shape[0], groups, -1).transpose(0, 1).contiguous()) for part in found]
+    return Merged(reads, rims[0] if rims else None, ratio, fetch, index, sums, totals)
+
+
+def _fetched(weight: Callable[[], Tensor], linear: LinearMap, index: Tensor | None) -> Tensor:
+    return _side_by_side(weight(), linear, index)
+
+
+def _side_by_side(weight: Tensor, linear: LinearMap, index: Tensor | None) -> Tensor:
+    """A weight as `rows x columns x kernel`; with groups, their kept rows lie side by side: `rows/groups x C_in`."""
+    source = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
+    source = source.reshape(source.shape[0], source.shape[1], -1)
+    if linear.groups == 1:
+        return source
+    source = source if index is None else source.index_select(0, index.to(source.device))
+    count, inputs, kernel = source.shape
+    source = source.view(linear.groups, count // linear.groups, inputs, kernel).transpose(0, 1)
+    return source.reshape(count // linear.groups, linear.groups * inputs, kernel)
 
 
 def _rim(kernel: Sequence[int]) -> Tensor | None:
@@ -213,59 +155,27 @@ def _rim(kernel: Sequence[int]) -> Tensor | None:
     return ~inside.flatten()
 
 
-def _sums(linear: LinearMap, merges: Merges) -> _Sums:
-    """The columns of a layer, one stretch per segment."""
-    places, factors, after = [], [], 0
-    for segment in linear.columns or ():
-        merge, repeat = merges.get(segment.space), segment.repeat
-        width = segment.length // repeat
-        place = torch.arange(width) if merge is None else merge.into
-        factor = None if merge is None else merge.factors.get(segment.tap)
-        factor = torch.ones(width, dtype=torch.float64) if factor is None else factor
-        if repeat > 1:
-            inner = torch.arange(repeat)
-            place = torch.where(place[:, None] < 0, -1, place[:, None] * repeat + inner).flatten()
-            factor = factor.repeat_interleave(repeat)
-        places.append(torch.where(place < 0, -1, place + after))
-        factors.append(factor)
-        after += (width if merge is None else merge.keep.numel()) * repeat
-    place, factor = torch.cat(places), torch.cat(factors)
-    used = torch.nonzero(place >= 0).flatten()
-    order = used[torch.argsort(place[used], stable=True)]
-    target = place[order]
-    count = torch.bincount(target, minlength=after)
-    start = (torch.cumsum(count, 0) - count).clamp(max=max(0, order.numel() - 1))
-    lead = order[start] if order.numel() else torch.zeros(after, dtype=torch.int64)
-    scale = torch.where(count == 1, factor[lead], (count > 1).double())
-    targets = torch.nonzero(count > 1).flatten()
-    member = count[target] > 1
-    number = torch.cumsum(count > 1, 0) - 1
-    members = order[member]
-    return _Sums(lead, scale, targets, members, number[target[member]], factor[members])
-
-
-_Look = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
+_Look = tuple[list[Tensor], Tensor | None, Tensor | None]
 
 
 def _look(
     source: Tensor,
     index: Tensor | None,
-    sums: _Sums | None,
+    sums: Sums | None,
     rim: Tensor | None,
     spread: Tensor,
     floor: float,
     smallest: float,
 ) -> _Look:
-    """Go through a layer's kept rows: what is read, what the rims hold, what cancelled, and the sums."""
+    """Go through a layer's kept rows: what is read (and of the rims), what cancelled, and the sums."""
     device, kernel = source.device, source.shape[2]
     count = source.shape[0] if index is None else index.numel()
     columns = source.shape[1] if sums is None else sums.after
-    reads = torch.empty(count, columns, dtype=torch.bool, device=device)
-    rims = None if rim is None else torch.empty_like(reads)
+    marks = [torch.empty(count, columns, dtype=torch.bool, device=device) for _ in range(1 if rim is None else 2)]
     rim = None if rim is None else rim.to(device, source.dtype)
     index = None if index is None else index.to(device)
     several = sums is not None and sums.targets.numel() > 0
-    adder = _Adder(sums, count, source, spread, floor, smallest * kernel**0.5) if sums is not None and several else None
+    adder = Adder(sums, count, source, spread, floor, smallest * kernel**0.5) if sums is not None and several else None
     named = None if sums is None else (sums.lead.to(device), (sums.scale == 0).to(device))
     for start, stop in _pieces(count, source):
         piece = source[start:stop] if index is None else source.index_select(0, index[start:stop])
@@ -276,59 +186,15 @@ def _look(
             total = adder.add(piece, start, stop)
             for part, summed in zip(found, _nonzero(total, rim), strict=True):
                 part.index_copy_(1, adder.targets, summed)
-        reads[start:stop] = found[0]
-        if rims is not None:
-            rims[start:stop] = found[1]
-    if adder is None:
-        return reads, rims, None, None
-    return reads, rims, adder.ratio(columns), adder.totals
-
-
-class _Adder:
-    """Adds up the columns of each class; a sum that is small against what was added up is zero."""
-
-    def __init__(self, sums: _Sums, count: int, source: Tensor, spread: Tensor, floor: float, smallest: float) -> None:
-        device = source.device
-        self.targets, self.members, self.local = (x.to(device) for x in (sums.targets, sums.members, sums.local))
-        self.factor = sums.factor.to(device)[:, None]
-        limit, rounded = _limits(sums, spread, floor, smallest)
-        self.limit, self.rounded = limit.to(device), rounded.to(device)
-        self.totals = source.new_empty(count, sums.targets.numel(), source.shape[2])
-        self.largest = torch.zeros(sums.targets.numel(), dtype=torch.float64, device=device)
-
-    def add(self, piece: Tensor, start: int, stop: int) -> Tensor:
-        """The sums of some rows."""
-        terms = piece.index_select(1, self.members).double() * self.factor
-        total = terms.new_zeros(terms.shape[0], self.limit.numel(), terms.shape[2]).index_add_(1, self.local, terms)
-        mass = terms.new_zeros(total.shape[:2]).index_add_(1, self.local, torch.linalg.vector_norm(terms, dim=-1))
-        size = torch.linalg.vector_norm(total, dim=-1)
-        share = size / torch.where(mass > 0, mass, 1.0)
-        zero = (share <= self.limit) | (size <= self.rounded)
-        self.largest = torch.maximum(self.largest, torch.where(zero, share, 0.0).amax(dim=0))
-        written = self.totals[start:stop]
-        return written.copy_(total.masked_fill_(zero[..., None], 0))
-
-    def ratio(self, columns: int) -> Tensor:
-        """Per column: the largest ratio of a sum that was taken for zero to what was added up in it."""
-        ratio = torch.zeros(columns, dtype=torch.float64)
-        ratio[self.targets.cpu()] = self.largest.cpu()
-        return ratio
-
-
-def _limits(sums: _Sums, spread: Tensor, floor: float, smallest: float) -> tuple[Tensor, Tensor]:
-    """Per sum: what is zero relative to what was added up, and what is zero however little was added up."""
-    widest = torch.zeros(sums.targets.numel(), dtype=torch.float64)
-    rounded = torch.zeros_like(widest)
-    if sums.targets.numel():
-        widest.scatter_reduce_(0, sums.local, spread[sums.members], "amax")
-        rounded.index_add_(0, sums.local, sums.factor.abs())
-    return (8 * widest).clamp(min=floor, max=0.02), smallest * rounded
+        for mark, part in zip(marks, found, strict=True):
+            mark[start:stop] = part
+    return marks, None if adder is None else adder.ratio(columns), None if adder is None else adder.totals
 
 
 def _pieces(count: int, rows: Tensor) -> list[tuple[int, int]]:
     """Stretches of rows to work on at a time."""
     piece = PIECE if rows.device.type == "cpu" else PIECE_ON_DEVICE
-    step = max(1, piece // max(1, rows.shape[1] * rows.shape[2]))
+    step = max(1, piece // max(1, rows.shape[1:].numel()))
     return [(start, min(start + step, count)) for start in range(0, count, step)]
 
 
@@ -347,16 +213,22 @@ def _nonzero(weight: Tensor, rim: Tensor | None) -> list[Tensor]:
     return found
 
 
-def inner_places(kernel: Sequence[int]) -> Tensor:
-    """Places of a flattened kernel that are not on its outermost ring."""
-    rim = _rim(kernel)
-    assert rim is not None, "only what has an inside is cropped"
-    return torch.nonzero(~rim).flatten()
+def _inside(weight: Tensor, crop: Sequence[int] | None) -> Tensor:
+    """`rows x columns x kernel` without the outermost ring of a kernel of this shape, which is then not flat."""
+    if crop is None:
+        return weight
+    inside: Tensor = weight.unflatten(2, tuple(crop))[(slice(None), slice(None), *(slice(1, -1) for _ in crop))]
+    return inside
 
 
-def unfold(merged: Tensor, like: Tensor, linear: LinearMap, rings: int = 0) -> Tensor:
-    """Back from `groups x rows x columns x kernel` to the layout of the layer's weight, its kernel less some rings."""
+def unfold(merged: Tensor, shape: Sequence[int], linear: LinearMap, rings: int = 0) -> Tensor:
+    """Back from `groups x rows x columns x kernel` to the layout of a weight of this shape, less some rings."""
     groups, rows, columns, _ = merged.shape
-    kernel = like.movedim((linear.row_axis, linear.column_axis), (0, 1)).shape[2:]
+    kernel = kernel_of(shape, linear)
     flat = merged.reshape(groups * rows, columns, *(size - 2 * rings for size in kernel))
     return flat.movedim((0, 1), (linear.row_axis, linear.column_axis)).contiguous()
+
+
+def kernel_of(shape: Sequence[int], linear: LinearMap) -> tuple[int, ...]:
+    """The kernel's part of a weight's shape."""
+    return tuple(size for axis, size in enumerate(shape) if axis not in (linear.row_axis, linear.column_axis))

@@ -30,6 +30,7 @@ from canon.describe import (
     sketch_rows,
 )
 from canon.graph import ChannelGraph, Space
+from canon.graph.tensors import shape_of
 from canon.recovery.tolerance import Tolerance
 
 CHANCE = 1e-5
@@ -213,14 +214,14 @@ class Refinement:
         for producer in space.producers:
             if producer.map in self.sketches:
                 linear = self.graph.maps[producer.map]
-                shape = self.tensors[linear.weight].shape
+                shape = shape_of(self.tensors, linear.weight)
                 seen = shape[linear.column_axis] * linear.groups
                 if linear.columns is not None:
                     seen = sum(self.coordinates[s.space].size * s.repeat for s in linear.columns)
                 freedom += max(0, seen * shape[2:].numel() * producer.repeat // linear.groups - 1)
         for stage in space.stages:
             if stage.kind == "depthwise":
-                freedom += self.tensors[stage.params["weight"]].shape[1:].numel() - 1
+                freedom += shape_of(self.tensors, stage.params["weight"])[1:].numel() - 1
         chance: float = (CHANCE / space.width**2) ** (1 / max(1, freedom))
         return min(self.tolerance.equal, chance)
 

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import time
+from collections import ChainMap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +21,12 @@ from torch import Tensor, nn
 
 from canon.errors import RecoveryError, UnsupportedModelError
 from canon.graph import ChannelGraph, trace
-from canon.graph.tensors import tensor_names
+from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.kernels import crop_kernels
+from canon.recovery.outcome import Reduction
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.probe import ProbeOptions, probe_classes
-from canon.recovery.reduce import Reduction, reduce
+from canon.recovery.reduce import reduce
 from canon.recovery.report import RecoveryReport, space_report
 from canon.recovery.sanity import agreement
 from canon.recovery.tolerance import Tolerance
@@ -76,7 +78,7 @@ def recover(
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
-    clock = _Clock()
+    clock = Clock()
     check_finite(model)
     graph = trace(model, example)
     known = known_widths(graph, widths)
@@ -105,7 +107,7 @@ class _Run:
     sanity_check: bool
     options: Any
     progress: Progress | None
-    clock: _Clock
+    clock: Clock
 
     def attempt(self, tolerance: Tolerance) -> RecoveryResult:
         """The stages from classes to a checked model."""
@@ -117,7 +119,7 @@ class _Run:
             reduction = reduce(graph, tensors, classes, tolerance, self.widths)
             clock.lap("reduce")
             changed = dict(reduction.tensors)
-            cropped, rings = crop_kernels(graph, {**tensors, **changed}, reduction.rings)
+            cropped, rings = crop_kernels(graph, ChainMap(changed, tensors), reduction.rings)
             changed.update(cropped)
         recovered = replace_tensors(self.model, changed)
         resize_kernels(recovered, {name: -count for name, count in rings.items()})
@@ -179,22 +181,11 @@ def check_finite(model: nn.Module) -> None:
                 f"tensor of shape {tuple(tensor.shape)} is empty", where=name,
                 hint="A layer without channels cannot be recovered",
             )  # fmt: skip
-    numbers = [(name, tensor.detach()) for name, tensor in named if tensor.is_floating_point()]
-    for name, tensor in _suspicious(numbers):
-        if not bool(torch.isfinite(tensor).all()):
-            raise UnsupportedModelError(
-                "tensor holds NaN or infinity", where=name,
-                hint="The model is damaged; recovery compares weights and cannot use them",
-            )  # fmt: skip
-
-
-def _suspicious(tensors: list[tuple[str, Tensor]]) -> list[tuple[str, Tensor]]:
-    """Tensors whose sum is not finite. NaN and infinity survive a sum; an overflow only costs a closer look."""
-    if not tensors:
-        return []
-    device = tensors[0][1].device
-    finite = torch.stack([tensor.sum().to(device, torch.float64) for _, tensor in tensors]).isfinite().tolist()
-    return [named for named, good in zip(tensors, finite, strict=True) if not good]
+    for name in not_finite(named):
+        raise UnsupportedModelError(
+            "tensor holds NaN or infinity", where=name,
+            hint="The model is damaged; recovery compares weights and cannot use them",
+        )  # fmt: skip
 
 
 def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction, tolerance: Tolerance) -> float:
@@ -215,12 +206,15 @@ def _parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 
 
-class _Clock:
+class Clock:
+    """Seconds by stage."""
+
     def __init__(self) -> None:
         self.laps: dict[str, float] = {}
         self._last = time.perf_counter()
 
     def lap(self, name: str) -> None:
+        """What has passed since the last lap belongs to this stage."""
         now = time.perf_counter()
         self.laps[name] = self.laps.get(name, 0.0) + now - self._last
         self._last = now

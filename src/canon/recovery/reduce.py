@@ -3,57 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
+from canon.graph.tensors import shape_of
 from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live
-from canon.recovery.merge import Merged, SpaceMerge, inner_places, merge_layer, unfold
+from canon.recovery.marks import Marks
+from canon.recovery.merge import Merged, kernel_of, merge_layer, unfold
+from canon.recovery.outcome import Reduction, SpaceOutcome
 from canon.recovery.partition import Classes
 from canon.recovery.slots import choose_slots, unmerge
+from canon.recovery.sums import SpaceMerge
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import SpaceRewrite
 from canon.rewrite.tensors import rewrite_stages
 from canon.transforms import ChannelTransform
-
-
-@dataclass(frozen=True, eq=False)
-class SpaceOutcome:
-    """What became of one space's channels."""
-
-    classes: Classes
-    kept: Tensor
-    """Channels that remain, ascending."""
-
-    dead: Tensor
-    """Bool per channel: leads a class that nothing alive reads."""
-
-    folded: Tensor
-    """Bool per channel: leads a constant class that went into biases."""
-
-    protected: Tensor
-    """Bool per channel: kept although nothing in the weights asks for it."""
-
-    cancelled: Tensor
-    """Per channel that leads a class: largest ratio of a sum taken for zero to what was added up."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reduction:
-    """The compact tensors and how they came about."""
-
-    tensors: dict[str, Tensor]
-    """Changed tensors by first name."""
-
-    rings: dict[str, int]
-    """By weight: how many rings of zeros around its kernels were not written."""
-
-    outcomes: dict[int, SpaceOutcome]
-    """By space id."""
 
 
 def reduce(
@@ -72,13 +41,30 @@ def reduce(
         tolerance: What counts as zero.
         widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
     """
+    chosen = plan(graph, tensors, classes, tolerance, widths)
+    written, rings = {}, {}
+    for name, tensor, cropped in chosen.write():
+        written[name] = tensor
+        if cropped:
+            rings[name] = cropped
+    return Reduction(written, rings, chosen.outcomes)
+
+
+def plan(
+    graph: ChannelGraph,
+    tensors: Mapping[str, Tensor],
+    classes: Mapping[int, Classes],
+    tolerance: Tolerance,
+    widths: Mapping[int, int],
+) -> Plan:
+    """Decide what remains, and write nothing yet. Takes what `reduce` takes."""
     protect = {s.id: torch.zeros(s.width, dtype=torch.bool) for s in graph.spaces}
     known: _Layers = {}
     while True:
-        attempt = _Attempt(graph, tensors, classes, tolerance, protect, known)
-        missing = attempt.missing(widths)
+        chosen = Plan(graph, tensors, classes, tolerance, protect, known)
+        missing = chosen.missing(widths)
         if not missing:
-            return attempt.finish()
+            return chosen
         for space, channels in missing.items():
             protect[space] = protect[space] | channels
 
@@ -87,8 +73,8 @@ _Layers = dict[str, tuple[list[Classes], Merged]]
 """By weight: a merged layer, and the classes of the spaces that it lies between."""
 
 
-class _Attempt:
-    """One try with a given set of protected channels."""
+class Plan:
+    """What remains of a model, with a given set of protected channels."""
 
     def __init__(
         self,
@@ -115,7 +101,7 @@ class _Attempt:
                 old = known.get(linear.weight)
                 if old is None or any(a is not b for a, b in zip(old[0], between, strict=True)):
                     floor, smallest = 32 * tolerance.rounding, tolerance.smallest
-                    weight = tensors[linear.weight]
+                    weight = partial(tensors.__getitem__, linear.weight)
                     old = (between, merge_layer(weight, linear, changes, self._spread(linear), floor, smallest))
                     known[linear.weight] = old
                 by_weight[linear.weight] = old[1]
@@ -149,13 +135,10 @@ class _Attempt:
         parts = [_repeated(self.classes[s.space].spread, s.repeat) for s in linear.columns or ()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def _reads(self, index: int, merged: Merged) -> Tensor:
+    def _reads(self, index: int, merged: Merged) -> Marks:
         """A column that was folded into a bias is read no more."""
         gone = self.folds.columns.get(index)
-        if gone is None:
-            return merged.reads
-        groups = merged.reads.shape[0]
-        return merged.reads & ~gone.to(merged.reads.device).view(groups, 1, -1)
+        return merged.reads if gone is None else merged.reads.without(gone.view(merged.reads.columns.shape))
 
     def missing(self, widths: Mapping[int, int]) -> dict[int, Tensor]:
         """Channels to protect so that groups stay equal and no space falls below its known width."""
@@ -206,7 +189,7 @@ class _Attempt:
             raw = raw.narrow(0, producer.offset, space.width * producer.repeat) if linear.groups == 1 else raw
             written = (raw.reshape(space.width, -1) != 0).double().mean(dim=1).cpu()
             dead = torch.cat([~self.live[s.space].repeat_interleave(s.repeat) for s in linear.columns])
-            reads = self.merged[producer.map].reads
+            reads = self.merged[producer.map].reads.tensor()
             revived = (reads & dead.to(reads.device).view(reads.shape[0], 1, -1)).double().mean(dim=2).flatten().cpu()
             start = sum(self.leaders[s.space].numel() * s.repeat for s in linear.rows if s.offset < producer.offset)
             part = revived[start : start + slots.numel() * producer.repeat]
@@ -214,25 +197,30 @@ class _Attempt:
             share = torch.maximum(share, written)
         return share
 
-    def finish(self) -> Reduction:
-        outcomes = {s.id: self._outcome(s) for s in self.graph.spaces}
-        changed_spaces = {i for i, o in outcomes.items() if o.kept.numel() < o.dead.numel()}
-        tensors: dict[str, Tensor] = {}
-        rings: dict[str, int] = {}
+    @cached_property
+    def outcomes(self) -> dict[int, SpaceOutcome]:
+        """By space id: what becomes of its channels."""
+        return {s.id: self._outcome(s) for s in self.graph.spaces}
+
+    def write(self) -> Iterator[tuple[str, Tensor, int]]:
+        """Every tensor that changes, one after the other: its first name, and how many rings of zeros were left out."""
+        changed = {i for i, outcome in self.outcomes.items() if outcome.kept.numel() < outcome.dead.numel()}
         calls = Counter(linear.weight for linear in self.graph.maps)
+        done: set[str] = set()
         for index, linear in enumerate(self.graph.maps):
-            rows = any(s.space in changed_spaces for s in linear.rows)
-            columns = any(s.space in changed_spaces for s in linear.columns or ())
-            if linear.weight in tensors:
+            rows = any(s.space in changed for s in linear.rows)
+            columns = any(s.space in changed for s in linear.columns or ())
+            if linear.weight in done:
                 continue
             if rows or columns:
-                tensors[linear.weight], cropped = self._weight(index, linear, calls[linear.weight] == 1)
-                if cropped:
-                    rings[linear.weight] = 1
+                done.add(linear.weight)
+                weight, cropped = self._weight(index, linear, calls[linear.weight] == 1)
+                yield linear.weight, weight, int(cropped)
+                del weight
             if linear.bias is not None and (rows or index in self.folds.offsets):
-                tensors[linear.bias] = self._bias(index, linear)
-        tensors.update(self._stages(outcomes, changed_spaces))
-        return Reduction(tensors, rings, outcomes)
+                yield linear.bias, self._bias(index, linear), 0
+        for name, tensor in self._stages(changed).items():
+            yield name, tensor, 0
 
     def _outcome(self, space: Space) -> SpaceOutcome:
         leaders, live = self.leaders[space.id], self.live[space.id]
@@ -262,21 +250,19 @@ class _Attempt:
 
     def _weight(self, index: int, linear: LinearMap, crop: bool) -> tuple[Tensor, bool]:
         """What remains of a layer's weight, and whether a ring of zeros around its kernels was left out."""
-        merged, like = self.merged[index], self.tensors[linear.weight]
-        groups, per_row, per_column = merged.reads.shape
+        merged, shape = self.merged[index], shape_of(self.tensors, linear.weight)
+        (groups, per_row), per_column = merged.reads.rows.shape, merged.reads.columns.shape[1]
         rows = self._select(linear.rows).view(groups, -1) % per_row
         columns = torch.arange(per_column)[None] if linear.columns is None else self._select(linear.columns)
         columns = columns.view(groups, -1) % per_column
-        hollow = crop and merged.rim is not None and not _any(merged.rim, rows, columns)
-        kernel = like.movedim((linear.row_axis, linear.column_axis), (0, 1)).shape[2:]
-        places = inner_places(kernel) if hollow else None
+        hollow = crop and merged.rim is not None and not merged.rim.among(rows, columns)
+        inside = kernel_of(shape, linear) if hollow else None
         if groups == 1:
-            picked = merged.take(rows[0], columns[0], places)[None]
+            picked = merged.take(rows[0], columns[0], inside)[None]
         else:
             lane = torch.arange(groups)[:, None, None]
-            picked = merged.weight[lane, rows[:, :, None], columns[:, None, :]]
-            picked = picked if places is None else picked[..., places]
-        return unfold(picked, like, linear, int(hollow)), hollow
+            picked = merged.whole(inside)[lane, rows[:, :, None], columns[:, None, :]]
+        return unfold(picked, shape, linear, int(hollow)), hollow
 
     def _bias(self, index: int, linear: LinearMap) -> Tensor:
         assert linear.bias is not None, "callers check"
@@ -297,24 +283,18 @@ class _Attempt:
             index.append(kept + s.offset)
         return torch.cat(index)
 
-    def _stages(self, outcomes: Mapping[int, SpaceOutcome], changed: set[int]) -> dict[str, Tensor]:
+    def _stages(self, changed: set[int]) -> dict[str, Tensor]:
         rewrites = {}
         for space in changed:
-            kept, width = outcomes[space].kept, outcomes[space].dead.numel()
+            kept, width = self.outcomes[space].kept, self.outcomes[space].dead.numel()
             rewrites[space] = SpaceRewrite(width, kept, ChannelTransform.selection(kept, width))
         means = self.folds.means(self.tensors)
-        result = rewrite_stages({**self.tensors, **means}, self.graph, rewrites)
+        names = {name for space in self.graph.spaces for stage in space.stages for name in stage.params.values()}
+        given = {name: means[name] if name in means else self.tensors[name] for name in names}
+        result = rewrite_stages(given, self.graph, rewrites)
         for name, tensor in means.items():
             result.setdefault(name, tensor)
         return result
-
-
-def _any(marks: Tensor, rows: Tensor, columns: Tensor) -> bool:
-    """Whether `groups x rows x columns` has a mark in some rows and columns of each group."""
-    device = marks.device
-    chosen = torch.zeros(marks.shape[0], marks.shape[1], 1, dtype=torch.bool, device=device)
-    chosen.scatter_(1, rows.to(device)[..., None], True)
-    return bool((marks & chosen).view(torch.uint8).amax(dim=1).gather(1, columns.to(device)).any())
 
 
 def _repeated(values: Tensor, repeat: int) -> Tensor:

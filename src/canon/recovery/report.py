@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from canon.graph import Space
-from canon.recovery.reduce import SpaceOutcome
+from canon.recovery.outcome import SpaceOutcome
 from canon.recovery.tolerance import Tolerance
 
 Kind = Literal["zero-in", "zero-out", "clique", "duplicate", "constant"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -57,14 +57,23 @@ class Tolerance:
 
 def stored_precision(tensors: Iterable[Tensor]) -> torch.dtype:
     """The coarsest float type that holds all sampled numbers exactly, at least as fine as the tensors' own."""
-    found = [t.detach() for t in tensors if t.is_floating_point() and t.device.type != "meta"]
-    if not found:
+    return precision_of([sample_of(t) for t in tensors if t.is_floating_point() and t.device.type != "meta"])
+
+
+def sample_of(tensor: Tensor) -> Tensor:
+    """Some of a tensor's numbers, in memory of their own."""
+    return tensor.detach().flatten()[:: max(1, tensor.numel() // SAMPLE)][:SAMPLE].clone()
+
+
+def precision_of(samples: Sequence[Tensor]) -> torch.dtype:
+    """The coarsest float type that holds all numbers exactly, at least as fine as the samples' own."""
+    if not samples:
         return torch.float32
-    own = max((t.dtype for t in found), key=lambda dtype: torch.finfo(dtype).eps)
+    own = max((t.dtype for t in samples), key=lambda dtype: torch.finfo(dtype).eps)
     if own not in (torch.float32, torch.float64):
         return own
-    sample = torch.cat([t.flatten()[:: max(1, t.numel() // SAMPLE)][:SAMPLE].double() for t in found])
+    together = torch.cat([t.double() for t in samples])
     for dtype in (torch.bfloat16, torch.float16):
-        if bool((sample.to(dtype).double() == sample).all()):
+        if bool((together.to(dtype).double() == together).all()):
             return dtype
     return own

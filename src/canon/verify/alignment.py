@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from canon.errors import KeyFileError, UnsupportedModelError, VerificationError
 from canon.graph import ChannelGraph, Space, trace
-from canon.graph.tensors import tensor_names
+from canon.graph.tensors import not_finite, tensor_names
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
-from canon.verify.layout import Layout, Step, coordinates, layout_of, ratio
+from canon.verify.layout import Layout, Step, coordinates, layout_of, ratios
 from canon.verify.matching import Matching, check_matching, match, second_nearest
 from canon.verify.naming import named_alike
 from canon.verify.projection import project
@@ -157,11 +157,17 @@ def align(
     elif isinstance(reference, LayoutKey):
         reference = reference.layout
     model = named_alike(model, reference.architecture, example, reference=owner, norms=norms)
-    graph = trace(model, example)
+    return align_traced(model, trace(model, example), reference, matching=matching, rescale=rescale)
+
+
+def align_traced(
+    model: nn.Module, graph: ChannelGraph, layout: Layout, *, matching: Matching, rescale: bool
+) -> Alignment:
+    """Put a model that is traced already into a layout; its numbers are known to be finite."""
     tensors, _ = tensor_names(model)
-    _check_widths(reference.architecture, Architecture.of(graph, tensors))
+    _check_widths(layout.architecture, Architecture.of(graph, tensors))
     with torch.no_grad():
-        aligner = _Aligner(graph, tensors, reference, matching)
+        aligner = _Aligner(graph, tensors, layout, matching)
         aligner.run()
         rewrites = aligner.rewrites(rescale)
     names = {index: graph.spaces[index].name for index in rewrites}
@@ -222,11 +228,10 @@ class _Aligner:
             named = coordinates(paired, step.leader, found.scales, step.scales)
             self.side.place(space, named, frozenset(named.factors))
             self.factors[space.id] = {}
-        for tap, scale in step.scales.items():
-            if tap not in found.scales:
-                raise KeyFileError("the key has a scale where nothing is known", where=space.name)
-            factor = ratio(found.scales[tap], scale[paired])
-            self.factors[space.id][tap] = torch.where((factor - 1).abs() <= ROUNDING, 1.0, factor)
+        if not step.scales.keys() <= found.scales.keys():
+            raise KeyFileError("the key has a scale where nothing is known", where=space.name)
+        for tap, factor in ratios({tap: found.scales[tap] for tap in step.scales}, step.scales, paired).items():
+            self.factors[space.id][tap] = factor.masked_fill((factor - 1).abs() <= ROUNDING, 1.0)
         self.figures[space.id] = _figures(space, step, features, paired)
 
     def rewrites(self, rescale: bool) -> dict[int, SpaceRewrite]:
@@ -281,6 +286,5 @@ def _check_widths(expected: Architecture, got: Architecture) -> None:
 
 def check_finite(model: nn.Module) -> None:
     """Refuse numbers that cannot be compared."""
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)
+    for name in not_finite([*model.named_parameters(), *model.named_buffers()]):
+        raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)

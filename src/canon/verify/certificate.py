@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from canon.errors import VerificationError
 from canon.graph import ChannelGraph, trace
 from canon.graph.tensors import tensor_names
-from canon.verify.alignment import Alignment, align
+from canon.verify.alignment import Alignment, align_traced, check_finite
 from canon.verify.architecture import Architecture, Difference
-from canon.verify.layout import layout_of
-from canon.verify.matching import Matching
+from canon.verify.layout import survey
+from canon.verify.matching import Matching, check_matching
 
 EPSILON: Final = 1e-12
 """Keeps the residual of a channel without weights finite."""
@@ -169,17 +169,21 @@ def certify(
         VerificationError: The models are of different architectures, or a layer does not exist. Different widths are no
             error: the certificate then says which layers differ.
     """
-    layout = layout_of(reference, example)
-    expected = layout.architecture
+    check_matching(matching)
+    graph = trace(reference, example)
+    expected = Architecture.of(graph, tensor_names(reference)[0])
     names = check_layers(layers, expected)
     if not tolerance >= 0:
         raise VerificationError(f"the tolerance must not be negative, got {tolerance}")
-    tensors, _ = tensor_names(recovered)
-    differences = expected.differences(Architecture.of(trace(recovered, example), tensors))
+    traced = trace(recovered, example)
+    differences = expected.differences(Architecture.of(traced, tensor_names(recovered)[0]))
     if differences:
         return _incomparable(names, expected, differences, tolerance, matching)
-    alignment = align(recovered, layout, example, matching=matching, rescale=rescale)
-    return compare(alignment, reference, example, tolerance, names, matching=matching)
+    check_finite(recovered)
+    check_finite(reference)
+    layout = survey(graph, tensor_names(reference)[0])
+    alignment = align_traced(recovered, traced, layout, matching=matching, rescale=rescale)
+    return compare(alignment, reference, example, tolerance, names, matching=matching, graph=graph)
 
 
 def compare(
@@ -190,9 +194,20 @@ def compare(
     layers: Iterable[str] | None = None,
     *,
     matching: Matching = "nearest",
+    graph: ChannelGraph | None = None,
 ) -> Certificate:
-    """Residuals of a model that is aligned already, by way of the reference or of a layout key."""
-    graph = trace(reference, example)
+    """Residuals of a model that is aligned already, by way of the reference or of a layout key.
+
+    Args:
+        alignment: The aligned model.
+        reference: The owner's model.
+        example: An input tensor or tuple of inputs.
+        tolerance: Largest residual that passes.
+        layers: The layers that count; None: all.
+        matching: How the model was aligned.
+        graph: The reference's channel graph, where it is at hand.
+    """
+    graph = trace(reference, example) if graph is None else graph
     theirs, _ = tensor_names(reference)
     ours, _ = tensor_names(alignment.model)
     names = check_layers(layers, Architecture.of(graph, theirs))
@@ -212,14 +227,13 @@ def compare(
 def row_residuals(ours: Tensor, theirs: Tensor, axis: int) -> Tensor:
     """The relative residual of every row along an axis, in float64."""
     mine = ours.detach().movedim(axis, 0).flatten(1)
-    yours = theirs.detach().movedim(axis, 0).flatten(1)
+    yours = theirs.detach().to(mine.device).movedim(axis, 0).flatten(1)
     step = max(1, PIECE // max(1, mine.shape[1]))
     found = []
     for start in range(0, mine.shape[0], step):
-        a = mine[start : start + step].double().cpu()
-        b = yours[start : start + step].double().cpu()
+        a, b = mine[start : start + step].double(), yours[start : start + step].double()
         found.append((a - b).norm(dim=1) / (b.norm(dim=1) + EPSILON))
-    return torch.cat(found)
+    return torch.cat(found).cpu()
 
 
 def check_layers(layers: Iterable[str] | None, architecture: Architecture) -> tuple[str, ...]:
@@ -282,11 +296,12 @@ def _parameters(graph: ChannelGraph, ours: Mapping[str, Tensor], theirs: Mapping
         for stage in space.stages:
             roles = [r for r in stage.params if not (stage.kind == "depthwise" and r == "weight")]
             names |= dict.fromkeys(stage.params[role] for role in roles)
-    found = {}
-    for name in names:
-        mine, yours = ours[name].detach().double(), theirs[name].detach().double()
-        found[name] = float((mine - yours).norm() / (yours.norm() + EPSILON))
-    return found
+    pairs = [(ours[name].detach().double(), theirs[name].detach().double()) for name in names]
+    if not pairs:
+        return {}
+    gaps = [torch.stack([(a - b.to(a.device)).norm(), b.norm().to(a.device)]) for a, b in pairs]
+    figures = torch.stack(gaps).cpu()
+    return dict(zip(names, (figures[:, 0] / (figures[:, 1] + EPSILON)).tolist(), strict=True))
 
 
 def _incomparable(

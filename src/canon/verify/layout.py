@@ -70,8 +70,11 @@ class Layout:
 
 def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
     """The layout of a model. The model is not changed."""
-    graph = trace(model, example)
-    tensors, _ = tensor_names(model)
+    return survey(trace(model, example), tensor_names(model)[0])
+
+
+def survey(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> Layout:
+    """The layout of a model that is traced already."""
     with torch.no_grad():
         return _Surveyor(graph, tensors).run()
 
@@ -156,11 +159,19 @@ def coordinates(
         reference: By tap, of the reference's channels.
     """
     named = leader[match]
-    factors = {tap: ratio(scale, reference[tap][named]) for tap, scale in scales.items() if tap in reference}
-    return Coordinates(named, leader.numel(), factors)
+    return Coordinates(named, leader.numel(), ratios(scales, reference, named))
 
 
-def ratio(scale: Tensor, reference: Tensor) -> Tensor:
-    """`scale / reference`, and 1 where either is zero: a channel without input has any scale."""
-    usable = (scale != 0) & (reference != 0)
-    return torch.where(usable, scale / torch.where(usable, reference, 1.0), 1.0)
+def ratios(scales: Mapping[int, Tensor], reference: Mapping[int, Tensor], named: Tensor) -> dict[int, Tensor]:
+    """By tap that both know: scale over the scale of the reference's channel, and 1 where either is zero.
+
+    A channel without input has any scale.
+    """
+    taps = [tap for tap in scales if tap in reference]
+    if not taps:
+        return {}
+    mine = torch.stack([scales[tap] for tap in taps])
+    yours = torch.stack([reference[tap] for tap in taps])[:, named]
+    usable = (mine != 0) & (yours != 0)
+    found = torch.where(usable, mine / torch.where(usable, yours, 1.0), 1.0)
+    return dict(zip(taps, found, strict=True))

@@ -53,7 +53,8 @@ def match(
     found = torch.full((width,), -1, dtype=torch.int64)
     if matching == "nearest":
         for attempt in range(_ROUNDS):
-            _match_sorted(found, features, reference, label, reference_label, gap, attempt)
+            if attempt == 0 or bool((found < 0).any()):
+                _match_sorted(found, features, reference, label, reference_label, gap, attempt)
     rest = torch.nonzero(found < 0).flatten()
     if rest.numel() == 0:
         return found

@@ -1,0 +1,157 @@
+"""`python -m canon.bench.scale`: how recovery grows with the model, from 10⁷ to 10⁹ parameters.
+
+Four families of generated networks: convolutions and linear layers, few wide ones and many narrow ones. Each is
+attacked with three primitives and recovered; time and peak memory are kept with the slope of a line through their
+logarithms. The largest need about 16 GB. Times are those of the process, so that a busy machine counts less; with one
+thread on an idle one they are what the clock shows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from canon._files import write_text
+from canon.attacks import attack
+from canon.bench.clock import peak_extra_bytes
+from canon.bench.environment import environment
+from canon.bench.scale_plot import plot
+from canon.bench.subjects import count, exact_arithmetic
+from canon.recovery import recover
+
+SIZES: Final = (1e7, 3e7, 1e8, 3e8, 1e9)
+"""Parameters of the attacked models, about."""
+
+PRIMITIVES: Final = ("nso_zero", "nso_clique", "nso_split")
+RATIO: Final = 0.1
+GROWTH: Final = (1 + RATIO) ** (2 * len(PRIMITIVES))
+"""By what an attack multiplies the parameters, about."""
+
+REPEATED: Final = 2e8
+"""Models larger than this are measured once, smaller ones three times."""
+
+SLOPE: Final = 1.1
+"""The steepest that time may grow."""
+
+Record = dict[str, Any]
+
+
+def convolutions(depth: int, size: float) -> tuple[nn.Module, Tensor]:
+    """A network of `depth` convolutions with about `size` parameters, and an input."""
+    width = round(math.sqrt(size / (9 * depth)))
+    layers: list[nn.Module] = []
+    for before in [3] + [width] * depth:
+        layers += [nn.Conv2d(before, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * width, 10)).eval(), torch.zeros(1, 3, 2, 2)
+
+
+def linears(depth: int, size: float) -> tuple[nn.Module, Tensor]:
+    """A network of `depth` linear layers with about `size` parameters, and an input."""
+    width = round(math.sqrt(size / depth))
+    layers: list[nn.Module] = []
+    for before in [32] + [width] * depth:
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 10)).eval(), torch.zeros(1, 32)
+
+
+FAMILIES: Final[dict[str, tuple[Callable[[int, float], tuple[nn.Module, Tensor]], int]]] = {
+    "wide convolutions": (convolutions, 8),
+    "deep convolutions": (convolutions, 64),
+    "wide linear layers": (linears, 6),
+    "deep linear layers": (linears, 48),
+}
+
+
+def measure(family: str, size: float, device: str = "cpu") -> Record:
+    """Attack and recover one network."""
+    exact_arithmetic()
+    build, depth = FAMILIES[family]
+    torch.manual_seed(0)
+    clean, example = build(depth, size / GROWTH)
+    shapes = [tuple(p.shape) for p in clean.parameters()]
+    example = example.to(device)
+    model = attack(clean.to(device), example, PRIMITIVES, ratio=RATIO, max_parameters=2 * 10**9).model
+    del clean
+    seconds, extra, same = [], 0, True
+
+    def run() -> None:
+        nonlocal same
+        started = time.process_time() if device == "cpu" else time.perf_counter()
+        result = recover(model, example)
+        if device != "cpu":
+            torch.cuda.synchronize()
+        seconds.append((time.process_time() if device == "cpu" else time.perf_counter()) - started)
+        same = same and [tuple(p.shape) for p in result.model.parameters()] == shapes
+
+    for _ in range(3 if size < REPEATED else 1):
+        extra = max(extra, peak_extra_bytes(run, device) or 0)
+    return {
+        "family": family,
+        "parameters": count(model),
+        "seconds": round(statistics.median(seconds), 4),
+        "runs": len(seconds),
+        "peak_extra_bytes": extra,
+        "clean_shapes": same,
+    }
+
+
+def slope(records: Sequence[Record]) -> float:
+    """Of the logarithm of time over that of parameters."""
+    x = np.log([record["parameters"] for record in records])
+    y = np.log([record["seconds"] for record in records])
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def slopes(records: Sequence[Record]) -> dict[str, float]:
+    """By family that has more than one size, and for all together."""
+    found = {}
+    for family in FAMILIES:
+        mine = [record for record in records if record["family"] == family]
+        if len(mine) > 1:
+            found[family] = round(slope(mine), 3)
+    if found:
+        found["all"] = round(slope(records), 3)
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, write the records and the plot; the status is 1 when time grows too fast."""
+    parser = argparse.ArgumentParser(prog="python -m canon.bench.scale", description=main.__doc__)
+    parser.add_argument("--sizes", nargs="+", type=float, default=list(SIZES), help="parameters, about")
+    parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="NAME")
+    parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
+    parser.add_argument("--out", type=Path, default=Path("runs/bench/scale.json"), help="file to write")
+    parser.add_argument("--plot-only", action="store_true", help="draw what the file holds, and measure nothing")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    records: list[Record] = []
+    if chosen.plot_only:
+        records = json.loads(chosen.out.read_text(encoding="utf-8"))["records"]
+    else:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        for size in sorted(chosen.sizes):
+            for family in chosen.families:
+                records.append(measure(family, size, chosen.device))
+                document = {"environment": environment(), "slopes": slopes(records), "records": records}
+                write_text(chosen.out, json.dumps(document, indent=1) + "\n", force=True)
+                sys.stdout.write(f"{json.dumps(records[-1])}\n")
+                sys.stdout.flush()
+    found = slopes(records)
+    sys.stdout.write("".join(f"slope, {name}: {value:g}\n" for name, value in found.items()))
+    plot(records, found, chosen.out.with_suffix(".svg"))
+    return 0 if all(value <= SLOPE for value in found.values()) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""Recover a checkpoint that is larger than memory: read, recovered and written tensor by tensor."""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Iterator, Mapping
+from io import BufferedReader
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon._files import atomic_path
+from canon._safetensors import DTYPE_NAMES, Entry, damaged, parse_json, read_entry, reported
+from canon.errors import FileFormatError
+from canon.graph.tensors import StoredTensors
+from canon.io.limits import Limits
+from canon.io.weights import INDEX_SUFFIX, checked_header
+from canon.recovery import RecoveryReport
+from canon.recovery.streaming import recover_tensors
+
+_LARGE: Final = 1 << 18
+"""Bytes from which on a tensor gets pages of its own."""
+
+_ROOM_PER_TENSOR: Final = 256
+"""Bytes of header kept free for one tensor besides its name."""
+
+
+class FileTensors(StoredTensors):
+    """The tensors of a safetensors file, or of several with an index, read when they are asked for."""
+
+    def __init__(self, path: str | Path, limits: Limits | None = None) -> None:
+        limits, source = limits or Limits(), Path(path)
+        self._entries: dict[str, tuple[Path, Entry]] = {}
+        for part in _parts(source):
+            if not part.is_file():
+                raise FileFormatError(f"the part '{part.name}' is missing", where=str(source))
+            with open(part, "rb") as file:
+                header = checked_header(file, str(part), limits)
+            self._entries.update({name: (part, entry) for name, entry in header.entries.items()})
+
+    def __getitem__(self, name: str) -> Tensor:
+        part, entry = self._entries[name]
+        with open(part, "rb") as file:
+            return read_entry(file, entry, str(part)) if entry.size < _LARGE else _read_apart(file, entry, str(part))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def shape(self, name: str) -> torch.Size:
+        """A tensor's shape, without reading it."""
+        return torch.Size(self._entries[name][1].shape)
+
+
+def _read_apart(file: BufferedReader, entry: Entry, where: str) -> Tensor:
+    """A large tensor in pages of its own, which go back to the system with it.
+
+    In the heap, small things that are kept would settle where large ones were, and no other large one would fit there.
+    """
+    pages = mmap.mmap(-1, entry.size)
+    file.seek(entry.start)
+    if file.readinto(pages) != entry.size:
+        raise damaged("the file ends too early", where)
+    return torch.frombuffer(pages, dtype=entry.dtype).view(entry.shape)
+
+
+def _parts(source: Path) -> list[Path]:
+    if not source.name.endswith(INDEX_SUFFIX):
+        return [source]
+    document = parse_json(source.read_bytes(), str(source))
+    with reported(str(source)):
+        names = [str(part) for part in dict.fromkeys(document["weight_map"].values())]
+    if any(Path(name).name != name for name in names):
+        raise FileFormatError("the index names a part outside its folder", where=str(source))
+    return [source.parent / name for name in names]
+
+
+class TensorWriter:
+    """Writes a safetensors file whose tensors come one after the other.
+
+    Their shapes are not known before, so room is kept for the header, and it is written last.
+    """
+
+    def __init__(self, path: Path, names: list[str], metadata: Mapping[str, str] | None = None) -> None:
+        self._header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+        spare = len(json.dumps(self._header).encode()) + sum(len(name.encode()) for name in names)
+        self._room = -(-(spare + _ROOM_PER_TENSOR * (len(names) + 1)) // 8) * 8
+        self._end = 0
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._file.seek(8 + self._room)
+
+    def __enter__(self) -> TensorWriter:
+        return self
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Write one tensor."""
+        data = tensor.detach().cpu().contiguous()
+        begin, self._end = self._end, self._end + data.numel() * data.element_size()
+        self._header[name] = {
+            "dtype": DTYPE_NAMES[data.dtype], "shape": list(data.shape), "data_offsets": [begin, self._end],
+        }  # fmt: skip
+        raw: Any = data.view(-1).view(torch.uint8).numpy()
+        self._file.write(raw)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file as file:
+            if kind is None:
+                text = json.dumps(self._header, separators=(",", ":")).encode()
+                assert len(text) <= self._room, "room for the header is reckoned from the names"
+                file.seek(0)
+                file.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
+
+
+def recover_file(
+    source: str | Path,
+    target: str | Path,
+    skeleton: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    *,
+    widths: nn.Module | Mapping[str, Tensor] | None = None,
+    force: bool = False,
+) -> RecoveryReport:
+    """Undo structural obfuscation of a checkpoint in safetensors files, whatever its size.
+
+    Args:
+        source: A safetensors file, or the index of several.
+        target: The file to write.
+        skeleton: The suspect's modules in evaluation mode, built with its widths on the meta device.
+        example: An input tensor or tuple of inputs.
+        widths: A model or state dict whose layer widths are the clean ones, if they are known.
+        force: Replace a file that exists.
+    """
+    tensors = FileTensors(source)
+    with atomic_path(target, force=force) as place, TensorWriter(place, list(tensors)) as writer:
+        return recover_tensors(skeleton, example, tensors, writer.add, widths=widths)

@@ -1,0 +1,44 @@
+"""What became of a model's channels and tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from canon.recovery.partition import Classes
+
+
+@dataclass(frozen=True, eq=False)
+class SpaceOutcome:
+    """What became of one space's channels."""
+
+    classes: Classes
+    kept: Tensor
+    """Channels that remain, ascending."""
+
+    dead: Tensor
+    """Bool per channel: leads a class that nothing alive reads."""
+
+    folded: Tensor
+    """Bool per channel: leads a constant class that went into biases."""
+
+    protected: Tensor
+    """Bool per channel: kept although nothing in the weights asks for it."""
+
+    cancelled: Tensor
+    """Per channel that leads a class: largest ratio of a sum taken for zero to what was added up."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reduction:
+    """The compact tensors and how they came about."""
+
+    tensors: dict[str, Tensor]
+    """Changed tensors by first name."""
+
+    rings: dict[str, int]
+    """By weight: how many rings of zeros around its kernels were not written."""
+
+    outcomes: dict[int, SpaceOutcome]
+    """By space id."""
