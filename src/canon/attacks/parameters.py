@@ -6,17 +6,15 @@ that keep them null.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from canon.attacks.channels import Kind
-from canon.attacks.plan import AttackPlan, SpacePlan
-from canon.graph import ChannelGraph, Stage
-from canon.rewrite import SpaceRewrite, rewrite_tensors
+from canon.attacks.plan import AttackPlan
+from canon.graph import Stage
+from canon.rewrite import SpaceRewrite
+from canon.rewrite.tensors import rewrite_stages, stage_layers
 from canon.transforms import ChannelTransform
 
 
@@ -31,55 +29,36 @@ def write_parameters(tensors: Mapping[str, Tensor], plan: AttackPlan) -> dict[st
         )
         for index, planned in plan.spaces.items()
     }
-    changed = rewrite_tensors(tensors, replace(plan.graph, maps=()), rewrites)
-    offsets = _offsets_after(plan.graph, plan)
-    for planned in plan.spaces.values():
-        silent = torch.nonzero(planned.kind == Kind.ZERO_IN).flatten()
-        if silent.numel():
-            for stage in planned.space.stages:
-                _silence(changed, stage, silent, planned, offsets)
+    changed = rewrite_stages(tensors, plan.graph, rewrites)
+    for stretches in stage_layers(plan.graph):
+        _silence(changed, stretches, plan)
     return changed
 
 
-def _offsets_after(graph: ChannelGraph, plan: AttackPlan) -> dict[tuple[str, int], int]:
-    """Where the stretch of a tensor that began at an offset begins after the attack."""
-    stretches: dict[str, dict[int, int]] = defaultdict(dict)
-    for space in graph.spaces:
-        for stage in space.stages:
-            for name in stage.params.values():
-                stretches[name][stage.offset] = plan.width(space.id) * stage.repeat
-    offsets = {}
-    for name, lengths in stretches.items():
-        begin = 0
-        for offset in sorted(lengths):
-            offsets[name, offset] = begin
-            begin += lengths[offset]
-    return offsets
-
-
-def _silence(
-    changed: dict[str, Tensor],
-    stage: Stage,
-    silent: Tensor,
-    planned: SpacePlan,
-    offsets: Mapping[tuple[str, int], int],
-) -> None:
-    """Make a stage give zero for channels that have no input."""
-    entries = {}
-    for role, name in stage.params.items():
-        inner = torch.arange(stage.repeat)
-        index = (silent[:, None] * stage.repeat + inner).flatten() + offsets[name, stage.offset]
-        entries[role] = index.to(changed[name].device)
-    given = planned.constants[stage.inputs[0]]
+def _silence(changed: dict[str, Tensor], stretches: Sequence[Stage], plan: AttackPlan) -> None:
+    """Make a layer give zero for channels that have no input, in all the spaces that it belongs to."""
+    begin, found, given = 0, [], []
+    for stretch in stretches:
+        planned = plan.spaces.get(stretch.space)
+        if planned is not None and planned.silent.numel():
+            entries = (planned.silent[:, None] * stretch.repeat + torch.arange(stretch.repeat)).flatten() + begin
+            found.append(entries)
+            given.append(torch.full(entries.shape, planned.constants[stretch.inputs[0]], dtype=torch.float64))
+        begin += plan.width(stretch.space) * stretch.repeat
+    stage = stretches[0]
     shift = stage.params.get("bias")
-    if stage.kind == "norm":
-        mean, var = (changed[stage.params[role]][entries[role]].double() for role in ("mean", "var"))
-        if shift is None:
-            changed[stage.params["mean"]][entries["mean"]] = given
-            return
-        weight = changed[stage.params["weight"]][entries["weight"]].double() if "weight" in stage.params else 1.0
-        needed = weight * (mean - given) / torch.sqrt(var + stage.eps)
-        changed[shift][entries["bias"]] = needed.to(changed[shift].dtype)
-    elif shift is not None:
-        axis = stage.axis if stage.kind == "shift" else 0
-        changed[shift].index_fill_(axis, entries["bias"], 0.0)
+    if not found or (shift is None and stage.kind != "norm"):
+        return
+    written = changed[next(iter(stage.params.values()))]
+    entries, value = torch.cat(found).to(written.device), torch.cat(given).to(written.device)
+    if stage.kind != "norm":
+        assert shift is not None, "checked above"
+        changed[shift].index_fill_(stage.axis if stage.kind == "shift" else 0, entries, 0.0)
+        return
+    mean, var = (changed[stage.params[role]][entries].double() for role in ("mean", "var"))
+    if shift is None:
+        changed[stage.params["mean"]][entries] = value.to(changed[stage.params["mean"]].dtype)
+        return
+    weight = changed[stage.params["weight"]][entries].double() if "weight" in stage.params else 1.0
+    needed = weight * (mean - value) / torch.sqrt(var + stage.eps)
+    changed[shift][entries] = needed.to(changed[shift].dtype)

@@ -68,6 +68,11 @@ class SpacePlan:
         return self.channels.kind.flatten()
 
     @cached_property
+    def silent(self) -> Tensor:
+        """The channels without input."""
+        return torch.nonzero(self.kind == Kind.ZERO_IN).flatten()
+
+    @cached_property
     def filter(self) -> Tensor:
         """Dummies of one origin have one filter; every live channel has its own, so that copies differ in noise."""
         width, origin = self.after, self.channels.origin.flatten()

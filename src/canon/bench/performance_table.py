@@ -22,7 +22,8 @@ RATIOS: Final = {
     "pruning": "/ pruning",
     "probe": "/ probe",
     "reading": "/ reading",
-    "verify": "verify / recover",
+    "verify": "certify / recover",
+    "align_and_certify": "(align + certify) / recover",
     "memory": "memory",
     "attack_to_clone": "attack / clone",
     "attack_to_trace_and_clone": "attack / (trace + clone)",
@@ -36,8 +37,9 @@ Made by `python -m canon.bench.performance_table` from the JSON files beside it;
 All camouflage is on: permutation, scaling, expanded kernels, random split shares, chained dummies. Models marked `*`
 would pass 10⁹ parameters with expanded kernels and have none. Seconds are medians with half the spread of the runs; a
 figure without spread was measured once. `forward` is one pass of 32 images, `pruning` is Torch-Pruning removing the
-same channels when told which, `verify` is `align` and `certify` together, `memory` the peak beyond what was in use
-before, relative to the attacked model. Limits: {limits}.
+same channels when told which, `memory` the peak beyond what was in use before, relative to the attacked model.
+`certify` aligns the recovered model and compares it with the reference, so it is verification as a whole; `align` is
+the same without the comparison. Limits: {limits}.
 """
 
 Record = dict[str, Any]

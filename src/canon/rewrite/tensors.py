@@ -73,7 +73,7 @@ def rewrite_columns(weight: Tensor, linear: LinearMap, rewrites: Rewrites) -> Te
 def rewrite_stages(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """Per-channel parameters. One tensor may belong to several spaces, side by side; it is written once."""
     changed: dict[str, Tensor] = {}
-    for stretches in _layers(graph):
+    for stretches in stage_layers(graph):
         if not any(stage.space in rewrites for stage in stretches):
             continue
         stage = stretches[0]
@@ -83,7 +83,7 @@ def rewrite_stages(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites:
     return changed
 
 
-def _layers(graph: ChannelGraph) -> list[list[Stage]]:
+def stage_layers(graph: ChannelGraph) -> list[list[Stage]]:
     """The stages that hold parameters, each with its stretches in all spaces, in order; once if it is called twice."""
     found: dict[tuple[str, ...], dict[int, Stage]] = defaultdict(dict)
     for space in graph.spaces:
