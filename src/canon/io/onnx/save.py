@@ -75,7 +75,6 @@ def save_onnx(
 def _export(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
     """The model as torch's exporter writes it."""
     try:
-        import onnx
         import onnxscript.optimizer
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "onnx", "onnx") from error
@@ -88,10 +87,9 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
                 model, given, dynamo=True, optimize=False, verbose=False, dynamic_shapes=open_batch
             )
             assert program is not None, "without a file name a program is returned"
-            proto = onnx.ModelProto()
-            proto.CopyFrom(program.model_proto)
-            onnxscript.optimizer.fold_constants(proto)
-            onnxscript.optimizer.remove_unused_nodes(proto)
+            onnxscript.optimizer.fold_constants(program.model)
+            onnxscript.optimizer.remove_unused_nodes(program.model)
+            return program.model_proto
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ExportError(
@@ -99,7 +97,6 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
             where=type(model).__name__,
             hint="Is every operation of its forward pass one of torch?",
         ) from error
-    return proto
 
 
 def _repeated(x: Tensor) -> Tensor:
