@@ -120,12 +120,12 @@ def sketch_rows(
     return RowSketch(vectors, mass, offset, offset_mass, has_offset)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def _drawn(length: int, seed: int) -> Tensor:
     return torch.randn(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=32)
 def _strip(length: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Random numbers, drawn on the host so that one seed gives the same on every device, for every layer."""
     return _drawn(length, seed).to(device=device, dtype=dtype)
