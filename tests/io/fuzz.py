@@ -92,6 +92,7 @@ def _work(corpus: Path, seed: int, tasks: Connection) -> None:
     for kind, name in KINDS.items():  # imports and caches are not the file's
         read(kind, folder / name)
     watch = Watch()
+    tasks.send("ready")
     while (task := tasks.recv()) is not None:
         kind, index = task
         path = folder / f"given-{KINDS[kind]}"
@@ -199,6 +200,8 @@ def fuzz(corpus: Path, tasks: Iterable[tuple[str, int]], seed: int = 0) -> dict[
         worker = context.Process(target=_work, args=(corpus, seed, theirs), daemon=True)
         worker.start()
         theirs.close()
+        if not ours.poll(300) or ours.recv() != "ready":
+            raise RuntimeError("a worker does not start")
         try:
             while task is not None:
                 kind, index = task

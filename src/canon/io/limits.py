@@ -53,7 +53,7 @@ class Limits:
         Traceback (most recent call last):
         ...
         canon.errors.LimitError: 4835703278458516698824704 bytes in a tensor, and at most 4294967296 are allowed
-        (at conv1.weight). If you trust the file, raise the limit 'tensor_bytes'
+        (at conv1.weight). If you trust the file, allow more with --limit tensor_bytes=NUMBER
         """
         _check(len(shape), self.dimensions, "dimensions", "dimensions", where)
         count = 1
@@ -68,5 +68,5 @@ def _check(found: int, most: int, what: str, name: str, where: str) -> None:
         raise LimitError(
             f"{found} {what}, and at most {most} are allowed",
             where=where,
-            hint=f"If you trust the file, raise the limit '{name}'",
+            hint=f"If you trust the file, allow more with --limit {name}=NUMBER",
         )
