@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +113,23 @@ def test_the_ending_of_an_output_is_checked_first(files: Path, tmp_path: Path) -
     out = tmp_path / "clean.h5"
     assert run("recover", files / "hidden.pt2", "-o", out) == ExitCode.USAGE
     assert list(tmp_path.iterdir()) == []
+
+
+FACTORY = """
+from torch import nn
+
+def make() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+"""
+
+
+def test_a_factory_in_the_present_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [path for path in sys.path if path])
+    (tmp_path / "factories_of_this_test.py").write_text(FACTORY)
+    assert run("inspect", "factories_of_this_test:make", "--json") == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["parameters"] == 8 * 27 + 8 + 4 * 72 + 4
+    assert run("inspect", "factories_of_this_test:nothing") == ExitCode.USAGE
+    assert "the factory failed" in capsys.readouterr().err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,8 +43,10 @@ def load_model(
     limit: list[str] | None = None,
 ) -> LoadedModel:
     """Load what the user names, and say what is worth knowing about it."""
-    from canon.io import read_model
+    from canon.io import is_factory, read_model
 
+    if is_factory(arch or source) and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last, so that a file here takes no other module's place
     loaded = read_model(source, arch, size=parse_size(size), trust_pickle=trust_pickle, limits=parse_limits(limit))
     for note in loaded.notes:
         talker.note(f"{source}: {note}")
