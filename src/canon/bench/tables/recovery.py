@@ -175,7 +175,8 @@ def why_bad(record: Record) -> str:
     for claimant in ("verdict", "key_verdict"):
         if not str(found[claimant]).startswith("proved"):
             reasons.append(f"{claimant.replace('_', ' ')}: {found[claimant]}")
-    for claimant in ("wrong_key_verdict", "wrong_owner_verdict"):
-        if str(found[claimant]).startswith("proved"):
-            reasons.append(f"{claimant.replace('_', ' ')}: {found[claimant]}")
+    for claimant in ("wrong_key", "wrong_owner"):
+        if str(found[f"{claimant}_verdict"]).startswith("proved"):
+            similarity = found[f"{claimant}_similarity"]
+            reasons.append(f"a {claimant.replace('_', ' ')} is believed, at similarity {similarity:.4f}")
     return "; ".join(reasons)
