@@ -56,11 +56,6 @@ class Marks:
         full = self.tensor()
         return (full & live.to(full.device)[:, :, None]).view(torch.uint8).amax(dim=1).bool().cpu()
 
-    def among(self, rows: Tensor, columns: Tensor) -> bool:
-        """Whether some of the rows, `groups x some`, mark some of the columns, given by their numbers."""
-        live = torch.zeros(self.rows.shape, dtype=torch.bool).scatter_(1, rows, True)
-        return bool(self.read(live).gather(1, columns).any())
-
     def without(self, gone: Tensor) -> Marks:
         """Without some columns, `groups x columns`."""
         if self.full is None:

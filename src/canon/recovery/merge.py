@@ -31,8 +31,8 @@ class Merged:
     reads: Marks
     """Which row reads which column."""
 
-    rim: Marks | None
-    """The same for the outermost ring of each kernel alone; None where it could not be cropped anyway."""
+    rim: Tensor | None
+    """Rows that hold anything on the outermost ring of a kernel; None where it cannot be cropped, or not here."""
 
     cancelled: Tensor | None
     """Per column: the largest ratio of a sum that was taken for zero to what was added up; None: nothing was added."""
@@ -118,16 +118,16 @@ def merge_layer(
     """
     index, groups, whole = kept_rows(linear, merges), linear.groups, weight()
     rim = None
-    if linear.cropping and min(linear.cropping) > 0:
+    if groups == 1 and linear.cropping and min(linear.cropping) > 0:
         rim = _rim(kernel_of(whole.shape, linear))
     source = _side_by_side(whole, linear, index)
     fetch = partial(_fetched, weight, linear, index)
     if groups > 1:
         index = None  # the rows are chosen before they are put side by side
     sums = sums_of(linear, merges) if any(s.space in merges for s in linear.columns or ()) else None
-    found, ratio, totals = _look(source, index, sums, rim, spread, floor, smallest)
-    reads, *rims = [Marks.of(part.view(part.shape[0], groups, -1).transpose(0, 1).contiguous()) for part in found]
-    return Merged(reads, rims[0] if rims else None, ratio, fetch, index, sums, totals)
+    reads, rims, ratio, totals = _look(source, index, sums, rim, spread, floor, smallest)
+    marks = Marks.of(reads.view(reads.shape[0], groups, -1).transpose(0, 1).contiguous())
+    return Merged(marks, rims, ratio, fetch, index, sums, totals)
 
 
 def _fetched(weight: Callable[[], Tensor], linear: LinearMap, index: Tensor | None) -> Tensor:
@@ -155,7 +155,7 @@ def _rim(kernel: Sequence[int]) -> Tensor | None:
     return ~inside.flatten()
 
 
-_Look = tuple[list[Tensor], Tensor | None, Tensor | None]
+_Look = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
 
 
 def _look(
@@ -167,28 +167,48 @@ def _look(
     floor: float,
     smallest: float,
 ) -> _Look:
-    """Go through a layer's kept rows: what is read (and of the rims), what cancelled, and the sums."""
+    """Go through a layer's kept rows: what is read, which rows hold anything on the rim, what cancelled, the sums."""
     device, kernel = source.device, source.shape[2]
     count = source.shape[0] if index is None else index.numel()
     columns = source.shape[1] if sums is None else sums.after
-    marks = [torch.empty(count, columns, dtype=torch.bool, device=device) for _ in range(1 if rim is None else 2)]
-    rim = None if rim is None else rim.to(device, source.dtype)
+    reads = torch.empty(count, columns, dtype=torch.bool, device=device)
+    rims = None if rim is None else torch.empty(count, dtype=torch.bool, device=device)
+    along = None if rim is None else _along(rim, source, sums)
     index = None if index is None else index.to(device)
     several = sums is not None and sums.targets.numel() > 0
     adder = Adder(sums, count, source, spread, floor, smallest * kernel**0.5) if sums is not None and several else None
     named = None if sums is None else (sums.lead.to(device), (sums.scale == 0).to(device))
-    for start, stop in _pieces(count, source):
-        piece = source[start:stop] if index is None else source.index_select(0, index[start:stop])
-        found = _nonzero(piece, rim)
+    pieces = _pieces(count, source)
+    # Written over and over: fresh memory costs more than all that is computed here.
+    scratch = source.new_empty(2, pieces[0][1], *source.shape[1:])
+    for start, stop in pieces:
+        piece, size = source[start:stop], scratch[1, : stop - start]
+        if index is not None:
+            piece = torch.index_select(source, 0, index[start:stop], out=scratch[0, : stop - start])
+        found = _nonzero(torch.abs(piece, out=size))
         if named is not None:
-            found = [part.index_select(1, named[0]).masked_fill_(named[1], False) for part in found]
+            found = found.index_select(1, named[0]).masked_fill_(named[1], False)
+        if along is not None and rims is not None:
+            torch.ne(size.flatten(1) @ along, 0, out=rims[start:stop])
         if adder is not None:
-            total = adder.add(piece, start, stop)
-            for part, summed in zip(found, _nonzero(total, rim), strict=True):
-                part.index_copy_(1, adder.targets, summed)
-        for mark, part in zip(marks, found, strict=True):
-            mark[start:stop] = part
-    return marks, None if adder is None else adder.ratio(columns), None if adder is None else adder.totals
+            total = adder.add(piece, start, stop).abs()
+            found.index_copy_(1, adder.targets, _nonzero(total))
+            if rim is not None and rims is not None:
+                rims[start:stop] |= (total @ rim.to(total) != 0).any(dim=1)
+        reads[start:stop] = found
+    rims = None if rims is None else rims.cpu()
+    return reads, rims, None if adder is None else adder.ratio(columns), None if adder is None else adder.totals
+
+
+def _along(rim: Tensor, source: Tensor, sums: Sums | None) -> Tensor:
+    """1 for every entry of a row that is on a rim, in a column that stays as it is."""
+    stays = torch.ones(source.shape[1], dtype=torch.bool)
+    if sums is not None:
+        stays[:] = False
+        alone = sums.scale != 0
+        alone[sums.targets] = False
+        stays[sums.lead[alone]] = True
+    return (stays[:, None] & rim).flatten().to(source)
 
 
 def _pieces(count: int, rows: Tensor) -> list[tuple[int, int]]:
@@ -198,19 +218,14 @@ def _pieces(count: int, rows: Tensor) -> list[tuple[int, int]]:
     return [(start, min(start + step, count)) for start in range(0, count, step)]
 
 
-def _nonzero(weight: Tensor, rim: Tensor | None) -> list[Tensor]:
-    """Which kernels hold anything, and with a rim which hold anything there, over the last axis."""
-    kernel = weight.shape[-1]
-    if kernel == 1:
-        return [weight.squeeze(-1) != 0]
-    if weight.dtype not in (torch.float32, torch.float64):
-        weight = weight.float()
+def _nonzero(size: Tensor) -> Tensor:
+    """Which kernels hold anything, over the last axis; given the magnitudes."""
+    if size.shape[-1] == 1:
+        return size.squeeze(-1) != 0
+    if size.dtype not in (torch.float32, torch.float64):
+        size = size.float()
     # A product is several times faster than `any` over a short axis.
-    size = weight.abs()
-    found = [size @ weight.new_ones(kernel) != 0]
-    if rim is not None:
-        found.append(size @ rim.to(size.dtype) != 0)
-    return found
+    return size @ size.new_ones(size.shape[-1]) != 0
 
 
 def _inside(weight: Tensor, crop: Sequence[int] | None) -> Tensor:

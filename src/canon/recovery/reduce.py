@@ -255,7 +255,7 @@ class Plan:
         rows = self._select(linear.rows).view(groups, -1) % per_row
         columns = torch.arange(per_column)[None] if linear.columns is None else self._select(linear.columns)
         columns = columns.view(groups, -1) % per_column
-        hollow = crop and merged.rim is not None and not merged.rim.among(rows, columns)
+        hollow = crop and merged.rim is not None and not bool(merged.rim[rows[0]].any())
         inside = kernel_of(shape, linear) if hollow else None
         if groups == 1:
             picked = merged.take(rows[0], columns[0], inside)[None]
