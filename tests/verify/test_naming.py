@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,8 +13,10 @@ import canon
 from canon.errors import VerificationError
 from canon.graph import trace
 from canon.graph.tensors import tensor_names
+from canon.rewrite import fold_norms
 from canon.verify.architecture import Architecture
 from canon.verify.naming import _renamed, named_alike
+from canon.verify.verdict import Proved
 from tests.verify.small import example, tiny
 
 
@@ -42,6 +45,43 @@ def test_norms_behind_layers_are_known_from_a_key() -> None:
     key = canon.register(tiny(), example())
     found = named_alike(nameless(tiny()), key.layout.architecture, example(), norms=key.norms or ())
     assert found.state_dict().keys() == tiny().state_dict().keys()
+
+
+class Dense(nn.Module):
+    """Norms behind layers, which can be folded, and norms behind a concatenation, which cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.n0 = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.n1, self.conv1 = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 1, bias=False)
+        self.n2, self.conv2 = nn.BatchNorm2d(8), nn.Conv2d(8, 6, 3, padding=1, bias=False)
+        self.n3, self.fc = nn.BatchNorm2d(14), nn.Linear(14, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.n0(self.stem(images)))
+        y = self.conv2(torch.relu(self.n2(self.conv1(torch.relu(self.n1(x))))))
+        z = torch.relu(self.n3(torch.cat([x, y], 1)))
+        return self.fc(z.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+def dense() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Dense().eval()
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean = torch.randn(module.num_features) * 0.1
+                nn.init.normal_(module.weight, 1.0, 0.3)
+    return model
+
+
+@pytest.mark.parametrize("by", ["reference", "layout_key"])
+def test_folded_norms_do_not_hide_the_others(by: str) -> None:
+    reference = dense()
+    attacked = canon.attack(reference, example(), ops=["mix-opseq"], ratio=0.5, seed=0, permute=True, scale=True).model
+    suspect = nameless(fold_norms(attacked, example()).model)
+    anchor: Any = reference if by == "reference" else canon.register(reference, example())
+    assert isinstance(canon.judge(suspect, example(), **{by: anchor}).verdict, Proved)
 
 
 def test_what_needs_no_names_is_left_alone() -> None:

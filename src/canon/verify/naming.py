@@ -8,7 +8,7 @@ comparison that follows to say; a wrong pairing cannot pass it.
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -54,13 +54,17 @@ def named_alike(
     if any(len(mine) != len(yours) for (_, mine), (_, yours) in pairs):
         return model
     names = dict(zip(ours, expected.shapes, strict=True))
+    theirs = None if reference is None else trace(reference, example)
+    if reference is not None and theirs is not None:
+        norms = norms_behind_layers(reference, theirs)
+    mine = norms_behind_layers(model, graph)
     behind = {pair.layer: pair.norm for pair in norms}
-    for pair in norms_behind_layers(model, graph):
-        if names.get(pair.layer) in behind:
-            names[pair.norm] = behind[names[pair.layer]]
-    if reference is not None:
-        names |= dict(_stage_names(graph, trace(reference, example)))
-    return _renamed(model, names)
+    names |= {pair.norm: behind[names[pair.layer]] for pair in mine if names.get(pair.layer) in behind}
+    if theirs is not None:
+        # Norms behind layers may have been folded away in one of the two; the layer before them names them.
+        skipped = ({pair.norm for pair in mine}, {pair.norm for pair in norms})
+        names |= dict(_stage_names(graph, theirs, skipped))
+    return _renamed(model, names, {*expected.shapes, *behind.values()})
 
 
 def _plain(name: str) -> bool:
@@ -68,10 +72,12 @@ def _plain(name: str) -> bool:
     return all(p.isascii() and p.replace("_", "a").isalnum() and not keyword.iskeyword(p) for p in parts)
 
 
-def _stage_names(ours: ChannelGraph, theirs: ChannelGraph) -> Iterator[tuple[str, str]]:
+def _stage_names(
+    ours: ChannelGraph, theirs: ChannelGraph, skipped: tuple[Collection[str], Collection[str]]
+) -> Iterator[tuple[str, str]]:
     """Pairs of names of per-channel tensors, and of the layers that own them, for spaces that are built alike."""
     for mine, yours in zip(ours.spaces, theirs.spaces, strict=False):
-        first, second = _with_tensors(mine.stages), _with_tensors(yours.stages)
+        first, second = _unnamed(mine.stages, skipped[0]), _unnamed(yours.stages, skipped[1])
         if [(s.kind, sorted(s.params)) for s in first] != [(s.kind, sorted(s.params)) for s in second]:
             continue
         for a, b in zip(first, second, strict=True):
@@ -80,14 +86,16 @@ def _stage_names(ours: ChannelGraph, theirs: ChannelGraph) -> Iterator[tuple[str
                 yield name.rpartition(".")[0], b.params[role].rpartition(".")[0]
 
 
-def _with_tensors(stages: Iterable[Stage]) -> list[Stage]:
-    return [stage for stage in stages if stage.params and stage.kind != "depthwise"]
+def _unnamed(stages: Iterable[Stage], skipped: Collection[str]) -> list[Stage]:
+    """Stages with tensors whose names are not known yet."""
+    found = [stage for stage in stages if stage.params and stage.kind != "depthwise"]
+    return [s for s in found if not any(name.rpartition(".")[0] in skipped for name in s.params.values())]
 
 
-def _renamed(model: fx.GraphModule, names: Mapping[str, str]) -> fx.GraphModule:
-    """The same module with other names for some of its layers and tensors; others give way where names collide."""
+def _renamed(model: fx.GraphModule, names: Mapping[str, str], reserved: Collection[str] = ()) -> fx.GraphModule:
+    """The same module with other names for some of its layers and tensors; others give way."""
     targets = dict.fromkeys(str(node.target) for node in model.graph.nodes if node.op in ("call_module", "get_attr"))
-    taken = {names[target] for target in targets if target in names}
+    taken = {*reserved, *(names[target] for target in targets if target in names)}
     chosen: dict[str, str] = {}
     for target in targets:
         name = names.get(target, target)
