@@ -108,7 +108,7 @@ def layer_for(
         if operand is not None and operand != Weight(f"{path}.{role}"):
             return None
     tensor = tensors[weight.name]
-    if name in _RANKS and tensor.ndim != _RANKS[name]:
+    if not tensor.numel() or (name in _RANKS and tensor.ndim != _RANKS[name]):
         return None
     layer = _MAKERS[name](given, tensor, rank)
     if layer is None:
