@@ -56,7 +56,8 @@ class Case:
 
 def cases(models: Iterable[str] = zoo.PAPER_MODELS, *, full: bool) -> list[Case]:
     """The cases of a full run, or of a short one."""
-    return [Case(m, v, r) for m in models for v in (VARIANTS if full else SHORT) for r in RATIOS]
+    names = tuple(models)
+    return [Case(m, v, r) for r in RATIOS for v in (VARIANTS if full else SHORT) for m in names]
 
 
 def attacked(case: Case, clean: nn.Module, example: Tensor) -> tuple[AttackOptions, nn.Module]:
@@ -101,9 +102,9 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
         "certify": clock(lambda: certify(result.model, clean, example)),
     }
     with suppress(MissingExtraError):
-        seconds["pruning"] = _pruning(model, example, result.report, min(repeats, 3), device)
+        seconds["pruning"] = _pruning(model, example, result.report, device)
     if probe:
-        seconds["probe"] = time_of(lambda: recover(model, example, "probe"), repeats=probe, device=device)
+        seconds["probe"] = time_of(lambda: recover(model, example, "probe"), repeats=probe, device=device, warm=False)
     if device.startswith("cuda"):
         seconds["reading"] = Times((size / read_bandwidth(device),))
     extra = peak_extra_bytes(lambda: recover(model, example), device)
@@ -122,14 +123,16 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     return record
 
 
-def _pruning(model: nn.Module, example: Tensor, report: Any, repeats: int, device: str) -> Times:
+def _pruning(model: nn.Module, example: Tensor, report: Any, device: str) -> Times:
     removed = removed_channels(trace(model, example), report)
     given: list[nn.Module] = []
 
     def prepare() -> None:
         given[:] = [copy.deepcopy(model).requires_grad_(True)]
 
-    return time_of(lambda: prune(given[0], example, removed), repeats=repeats, device=device, prepare=prepare)
+    # Slow, and never near its limit: once, unless the first call on a device has to load what it uses.
+    warm = device.startswith("cuda")
+    return time_of(lambda: prune(given[0], example, removed), repeats=1, device=device, prepare=prepare, warm=warm)
 
 
 def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
 from canon.graph.state import State
 from canon.graph.symbolic import fx_steps
-from canon.graph.tensors import tensor_names, unsaved_names
+from canon.graph.tensors import modules_of, tensor_names, unsaved_names
 from canon.graph.values import Layout, Value, extents_in, values_in
 from canon.graph.widths import pin_dependent
 
@@ -79,7 +79,7 @@ def check_model(model: nn.Module) -> None:
             "TorchScript modules have no Python forward pass",
             hint="Pass the original torch.nn.Module",
         )
-    for name, module in model.named_modules():
+    for name, module in modules_of(model):
         if module.training:
             what = f"the layer {type(module).__name__}" if name else "the model"
             raise TrainingModeError(

@@ -174,7 +174,7 @@ def known_widths(graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | 
 
 def check_finite(model: nn.Module) -> None:
     """Refuse weights that no comparison can be made with."""
-    named = [*model.named_parameters(), *model.named_buffers()]
+    named = tensor_names(model)[0].items()
     for name, tensor in named:
         if tensor.numel() == 0:
             raise UnsupportedModelError(
@@ -203,7 +203,7 @@ def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Redu
 
 
 def _parameters(model: nn.Module) -> int:
-    return sum(p.numel() for p in model.parameters())
+    return sum(t.numel() for t in tensor_names(model)[0].values() if isinstance(t, nn.Parameter))
 
 
 class Clock:

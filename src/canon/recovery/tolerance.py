@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from canon.graph.tensors import tensor_names
+
 SAMPLE = 256
 """Values per tensor that are looked at to tell the precision."""
 
@@ -52,7 +54,8 @@ class Tolerance:
     @staticmethod
     def for_model(model: nn.Module) -> Tolerance:
         """For the precision that a model's numbers really have: a float32 file may have been through float16."""
-        return Tolerance.of(stored_precision(model.parameters()))
+        tensors = tensor_names(model)[0].values()
+        return Tolerance.of(stored_precision(t for t in tensors if isinstance(t, nn.Parameter)))
 
 
 def stored_precision(tensors: Iterable[Tensor]) -> torch.dtype:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from canon.graph import ChannelGraph
 from canon.graph.sizes import update_sizes
-from canon.graph.tensors import clone_with, tensor_names
+from canon.graph.tensors import clone_with, modules_of, tensor_names
 from canon.rewrite.tensors import Rewrites, rewrite_tensors
 
 
@@ -39,7 +39,7 @@ def replace_tensors(model: nn.Module, changed: Mapping[str, Tensor]) -> nn.Modul
             data = nn.Parameter(data, requires_grad=tensor.requires_grad)
         replaced[id(tensor)] = data
     result = clone_with(model, replaced)
-    for module in result.modules():
+    for _, module in modules_of(result):
         update_sizes(module)
     return result
 

@@ -286,5 +286,5 @@ def _check_widths(expected: Architecture, got: Architecture) -> None:
 
 def check_finite(model: nn.Module) -> None:
     """Refuse numbers that cannot be compared."""
-    for name in not_finite([*model.named_parameters(), *model.named_buffers()]):
+    for name in not_finite(tensor_names(model)[0].items()):
         raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)
