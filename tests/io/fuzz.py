@@ -226,6 +226,15 @@ def fuzz(corpus: Path, tasks: Iterable[tuple[str, int]], seed: int = 0) -> dict[
     return found
 
 
+def table(document: dict[str, Any]) -> str:
+    """The results as Markdown, for docs/files.md."""
+    lines = ["| Format | Files | Refused | Read | Faults | Longest | Most memory |", "|---|---|---|---|---|---|---|"]
+    for kind, row in document["kinds"].items():
+        counts = " | ".join(f"{row[name]:,}" for name in ("files", "refused", "read", "faults"))
+        lines.append(f"| {kind} | {counts} | {row['longest_seconds']} s | {row['most_memory_mib']} MiB |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Fuzz all kinds, print a table, and end with 1 if anything went wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -256,7 +265,9 @@ def main() -> None:
             failed = failed or bool(summary.faults)
     if options.out is not None:
         limits = {"seconds": SECONDS, "memory_mib": MEMORY >> 20}
-        options.out.write_text(json.dumps({"seed": options.seed, "limits": limits, "kinds": rows}, indent=2) + "\n")
+        document = {"seed": options.seed, "limits": limits, "kinds": rows}
+        options.out.write_text(json.dumps(document, indent=2) + "\n")
+        print(table(document))
     sys.exit(failed)
 
 

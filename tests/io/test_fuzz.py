@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,8 +15,9 @@ import torch
 
 from canon.errors import FileFormatError
 from tests.io.corpus import KINDS, make_corpus
-from tests.io.fuzz import Outcome, Reader, Watch, fuzz, observe
+from tests.io.fuzz import MEMORY, SECONDS, Outcome, Reader, Watch, fuzz, observe, table
 
+DOCS = Path(__file__).parents[2] / "docs"
 COUNT = 200
 """Files of every kind. `make fuzz` reads many more."""
 
@@ -34,6 +36,17 @@ def test_damaged_files_do_no_harm(corpus: Path) -> None:
     for kind in KINDS:
         assert found[kind].files == COUNT
         assert 0.3 * COUNT < found[kind].refused < COUNT, "some damage must matter and some must not"
+
+
+def test_published_results_are_good_and_shown() -> None:
+    document = json.loads((DOCS / "results" / "fuzz.json").read_text(encoding="utf-8"))
+    assert list(document["kinds"]) == list(KINDS)
+    for row in document["kinds"].values():
+        assert row["files"] >= 10_000
+        assert row["faults"] == 0
+        assert row["longest_seconds"] < document["limits"]["seconds"] == SECONDS
+        assert row["most_memory_mib"] < document["limits"]["memory_mib"] == MEMORY >> 20
+    assert table(document) in (DOCS / "files.md").read_text(encoding="utf-8")
 
 
 def refuse(kind: str, path: Path) -> None:
