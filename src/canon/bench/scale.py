@@ -38,7 +38,7 @@ RATIO: Final = 0.1
 GROWTH: Final = (1 + RATIO) ** (2 * len(PRIMITIVES))
 """By what an attack multiplies the parameters, about."""
 
-REPEATED: Final = 2e8
+REPEATED: Final = 5e7
 """Models larger than this are measured once, smaller ones three times."""
 
 SLOPE: Final = 1.1
@@ -132,13 +132,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="NAME")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/scale.json"), help="file to write")
+    parser.add_argument("--more", action="store_true", help="add to what the file holds")
     parser.add_argument("--plot-only", action="store_true", help="draw what the file holds, and measure nothing")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     records: list[Record] = []
-    if chosen.plot_only:
+    if chosen.plot_only or chosen.more:
         records = json.loads(chosen.out.read_text(encoding="utf-8"))["records"]
-    else:
+    if not chosen.plot_only:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         for size in sorted(chosen.sizes):
             for family in chosen.families:
