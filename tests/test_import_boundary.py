@@ -27,6 +27,7 @@ EXTRAS = (
     "safetensors",
     "sklearn",
     "timm",
+    "torch_pruning",
     "torchvision",
     "typer",
 )
@@ -55,7 +56,7 @@ def test_the_core_dependencies_are_three() -> None:
 def test_every_extra_is_looked_for() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {
-        requirement.split(">=")[0].replace("scikit-learn", "sklearn")
+        requirement.split(">=")[0].replace("scikit-learn", "sklearn").replace("-", "_")
         for extra, requirements in project["optional-dependencies"].items()
         for requirement in requirements
         if extra != "dev" and not requirement.startswith("canon-nso")
