@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from canon import zoo
 from canon.attacks import AttackOptions, attack_with
 from canon.bench.clock import Times, peak_extra_bytes, read_bandwidth, time_of
-from canon.bench.pruning import prune, removed_channels
+from canon.bench.pruning import import_pruning, prune, removed_channels
 from canon.bench.subjects import VARIANTS, count, exact_arithmetic, subject
 from canon.errors import AttackError, MissingExtraError
 from canon.graph import trace
@@ -130,9 +130,8 @@ def _pruning(model: nn.Module, example: Tensor, report: Any, device: str) -> Tim
     def prepare() -> None:
         given[:] = [copy.deepcopy(model).requires_grad_(True)]
 
-    # Slow, and never near its limit: once, unless the first call on a device has to load what it uses.
-    warm = device.startswith("cuda")
-    return time_of(lambda: prune(given[0], example, removed), repeats=1, device=device, prepare=prepare, warm=warm)
+    import_pruning()  # what that takes does not count
+    return time_of(lambda: prune(given[0], example, removed), repeats=3, device=device, prepare=prepare)
 
 
 def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str, float]:

@@ -7,6 +7,7 @@ does.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,15 @@ def removed_channels(graph: ChannelGraph, report: RecoveryReport) -> dict[str, l
     return found
 
 
+def import_pruning() -> Any:
+    """Torch-Pruning, where it is installed."""
+    try:
+        import torch_pruning
+    except ImportError as error:
+        raise MissingExtraError("torch-pruning", "bench") from error
+    return torch_pruning
+
+
 def prune(model: nn.Module, example: Tensor, removed: Mapping[str, list[int]]) -> nn.Module:
     """Remove channels with Torch-Pruning. The model is changed.
 
@@ -36,10 +46,7 @@ def prune(model: nn.Module, example: Tensor, removed: Mapping[str, list[int]]) -
         example: An input.
         removed: By layer, its output channels to remove.
     """
-    try:
-        import torch_pruning
-    except ImportError as error:
-        raise MissingExtraError("torch-pruning", "bench") from error
+    torch_pruning = import_pruning()
     graph = torch_pruning.DependencyGraph().build_dependency(model, example_inputs=example)
     for name, channels in removed.items():
         layer = model.get_submodule(name)
