@@ -140,6 +140,14 @@ def test_the_table_of_verdicts() -> None:
     assert isinstance(decided(False, False, 48, 1.0), Proved)
 
 
+def test_a_mark_that_nobody_could_look_for_is_not_missing() -> None:
+    certificate = certify(disguise(tiny(), example()), tiny(), example())
+    mark = Mark("uchida17", 24, 48, 0.5, "recovered")
+    verdict = decide(Findings(certificate.alignment, certificate, mark, Tier2(1.0, 0.5, 0.5)))
+    assert certificate.passed
+    assert isinstance(verdict, Inconclusive)
+
+
 def test_digests(tmp_path: Path) -> None:
     assert model_digest(tiny()) == model_digest(tiny())
     assert model_digest(tiny()) != model_digest(tiny(1))

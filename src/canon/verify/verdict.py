@@ -118,6 +118,9 @@ def _decide_by_mark(findings: Findings, mark: Mark) -> Verdict:
             return Proved(1, f"{_equality(findings)}, and it carries the message ({read})")
         if 2.0**-mark.total > findings.alpha:
             return Inconclusive(f"{_equality(findings)}, but {mark.total} bits are too few to prove a mark ({read})")
+        if mark.read_from != "aligned":
+            lost = "the weights do not say in which order the channels stood, so the message may be there unread"
+            return Inconclusive(f"{_equality(findings)}, but {lost} ({read})")
         return Refuted(f"{_equality(findings)}, but the key's message is not in it ({read})")
     if present and tier2.passed:
         return Proved(2, f"the model carries the message ({read}), and similarity {tier2.recovered:.3f} is back")
@@ -140,7 +143,7 @@ def _equality(findings: Findings) -> str:
     layers = len(certificate.layers)
     return (
         f"the model is {forms}{_folded(findings)} up to order and scale: "
-        f"{layers} layers within {certificate.max_rel_err:.2g}"
+        f"{layers} layer{'s' * (layers != 1)} within {certificate.max_rel_err:.2g}"
     )
 
 
