@@ -84,5 +84,5 @@ def test_a_changed_function_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_the_time_of_an_attack_is_measured_beside_a_copy() -> None:
     found = measure_attack("squeezenet1_1", repeats=1)
     assert found.value > 0
-    assert found.limit == 5
+    assert found.limit is None, "of a network with many small layers nothing is promised"
     assert "clone" in found.note

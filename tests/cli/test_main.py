@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,15 @@ sys.exit(execute(application))
 """
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Where tests run in the background, processes are born deaf to SIGINT unless their parent listens to it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     target = tmp_path / "model.safetensors"
     with subprocess.Popen([sys.executable, "-c", SLOW_VERB, str(target)], stdout=subprocess.PIPE, text=True) as process:
@@ -120,6 +130,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("stop", "status"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow)]
 )
