@@ -44,10 +44,6 @@ class TransformError(CanonError):
     """A channel transform does not fit the space or axis it is applied to."""
 
 
-class RewriteError(CanonError):
-    """A rewrite would not give a consistent model."""
-
-
 class AttackError(CanonError):
     """An attack was asked for that cannot be carried out."""
 

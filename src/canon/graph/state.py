@@ -165,10 +165,6 @@ class State:
         for part in parts:
             self.points.fix(part.point)
 
-    def any_fixed(self, parts: Parts) -> bool:
-        """Whether some part's scale must stay."""
-        return any(self.points.is_fixed(part.point) for part in parts)
-
     def unite(self, a: Parts, b: Parts, reason: str) -> bool:
         """Make two stretches one; pin both where that cannot be."""
         if self.blocks.unite(a, b):

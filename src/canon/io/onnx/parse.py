@@ -7,7 +7,7 @@ stand once, so that no two programs can read two different models from one file.
 from __future__ import annotations
 
 import mmap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,10 +40,6 @@ def parse(path: Path, limits: Limits) -> Model:
     with path.open("rb") as file:
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return _Parser(limits).model(memoryview(mapped))
-
-
-Read = Callable[[int, Any], Any]
-"""Given the wire type and the value, what it stands for."""
 
 
 class _Parser:
