@@ -7,6 +7,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +49,9 @@ def time_of(
 ) -> Times:
     """Time a call, after one that warms up.
 
+    Before every run on the host, memory that was freed is given back to the system, as if the process were new.
+    Otherwise a copy into pages left over from the call before would be several times faster than one into fresh ones.
+
     Args:
         function: What to call.
         repeats: How often it is timed.
@@ -59,10 +63,18 @@ def time_of(
     for attempt in range(repeats + warm):
         if prepare is not None:
             prepare()
+        _give_back()
         seconds = _device_seconds(function) if device.startswith("cuda") else _host_seconds(function)
         if attempt or not warm:
             runs.append(seconds)
     return Times(tuple(runs))
+
+
+def _give_back() -> None:
+    """Return free memory to the system, where the C library can: pages still held would hide what a call takes."""
+    gc.collect()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _host_seconds(function: Callable[[], object]) -> float:
@@ -94,8 +106,7 @@ def peak_extra_bytes(function: Callable[[], object], device: str) -> int | None:
         return int(torch.cuda.max_memory_allocated() - before)
     if not _CLEAR.exists():
         return None
-    # Pages that were freed and are still held would hide what the call takes.
-    ctypes.CDLL(None).malloc_trim(0)
+    _give_back()
     _CLEAR.write_text("5", encoding="ascii")
     before = _kilobytes("VmRSS")
     function()
