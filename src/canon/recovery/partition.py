@@ -102,10 +102,11 @@ class Refinement:
 
     def run(self) -> dict[int, Classes]:
         """Work until nothing splits any more."""
-        queue = [space.id for space in self.graph.spaces]
-        waiting = set(queue)
+        # Second looks come last: a space at the end of many residual blocks then meets all of them at once.
+        queue = [(False, space.id) for space in self.graph.spaces]
+        waiting = {space.id for space in self.graph.spaces}
         while queue:
-            space = self.graph.spaces[heapq.heappop(queue)]
+            space = self.graph.spaces[heapq.heappop(queue)[1]]
             waiting.discard(space.id)
             self.visits += 1
             if self.progress is not None:
@@ -115,7 +116,7 @@ class Refinement:
             for reader in self.readers[space.id]:
                 if reader not in waiting:
                     waiting.add(reader)
-                    heapq.heappush(queue, reader)
+                    heapq.heappush(queue, (True, reader))
         return self.classes
 
     def _visit(self, space: Space) -> bool:

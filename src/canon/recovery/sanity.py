@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-BATCH = 4
+BATCH = 2
 """Inputs to compare on."""
 
 
