@@ -146,8 +146,13 @@ def _mass(flat: Tensor, factor: Tensor | None, wide: torch.dtype) -> Tensor:
     if factor is None:
         norm: Tensor = torch.linalg.vector_norm(flat, dim=-1, dtype=wide)
         return norm.double().flatten()
-    squared = factor.square().to(wide)
-    pieces = [piece.to(wide).square() @ squared for piece in flat.split(step_of(flat), dim=1)]
+    squared, step = factor.square().to(wide), step_of(flat)
+    # Written over and over: fresh memory costs several times what is computed here.
+    scratch = torch.empty(flat.shape[0], min(step, flat.shape[1]), flat.shape[2], dtype=wide, device=flat.device)
+    pieces = []
+    for piece in flat.split(step, dim=1):
+        same = piece.to(wide)
+        pieces.append(torch.mul(same, same, out=scratch[:, : same.shape[1]]) @ squared)
     return torch.cat(pieces, dim=1).double().sqrt().flatten()
 
 
