@@ -28,7 +28,7 @@ def literal_greedy(distances: Tensor) -> list[int]:
 def matched(features: Tensor, reference: Tensor, method: Matching, label: Tensor | None = None) -> Tensor:
     width = len(features)
     label = torch.zeros(width, dtype=torch.int64) if label is None else label
-    return match(features, reference, label, label, nearest_other(reference, label), method)
+    return match(features, reference, label, label, method)
 
 
 @pytest.mark.parametrize("method", MATCHINGS)
@@ -90,7 +90,8 @@ def test_nearest_other_is_the_second_smallest_distance() -> None:
     features = torch.randn(30, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     distances = (features[:, None] - features).norm(dim=2)
     label = torch.zeros(30, dtype=torch.int64)
-    assert torch.allclose(nearest_other(features, label), distances.sort(dim=1).values[:, 1], atol=1e-6)
+    found = nearest_other(features, label, features, label, torch.arange(30))
+    assert torch.allclose(found, distances.sort(dim=1).values[:, 1], atol=1e-6)
 
 
 def test_an_unknown_matching_is_refused() -> None:

@@ -24,7 +24,7 @@ from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, coordinates, layout_of, ratios
-from canon.verify.matching import Matching, check_matching, match, second_nearest
+from canon.verify.matching import Matching, check_matching, match, nearest_other
 from canon.verify.naming import named_alike
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
@@ -223,7 +223,7 @@ class _Aligner:
             paired = torch.arange(space.width) if old is None else old
         else:
             label = step.label if old is None else step.label[old]
-            paired = match(features, step.features, label, step.label, step.gap, self.matching)
+            paired = match(features, step.features, label, step.label, self.matching)
             self.match[space.id], self.leader[space.id] = paired, step.leader
             named = coordinates(paired, step.leader, found.scales, step.scales)
             self.side.place(space, named, frozenset(named.factors))
@@ -257,9 +257,12 @@ class _Aligner:
 
 def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
     distance = (features - step.features[paired]).norm(dim=1)
-    label = step.label[paired]
-    following = second_nearest(features, step.features, label, paired, step.label)
-    distinct = (distance <= NEARER * following) | (distance <= SURE)
+    distinct = distance <= SURE
+    unsure = torch.nonzero(~distinct).flatten()
+    if unsure.numel():
+        chosen = paired[unsure]
+        following = nearest_other(features[unsure], step.label[chosen], step.features, step.label, chosen)
+        distinct[unsure] = distance[unsure] <= NEARER * following
     shared = step.leader != torch.arange(space.width)
     leaders = torch.unique(step.leader[shared]).numel()
     return SpaceMatch(

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import torch
@@ -22,7 +21,6 @@ from canon.errors import VerificationError
 from canon.graph import ChannelGraph, Space, trace
 from canon.graph.tensors import tensor_names
 from canon.verify.architecture import Architecture
-from canon.verify.matching import nearest_other
 from canon.verify.side import Description, Side, blocks, movable
 
 TIE: Final = 1e-5
@@ -51,11 +49,6 @@ class Step:
 
     last: bool = False
     """Whether the order is known, and this step only checks it and adds scales."""
-
-    @cached_property
-    def gap(self) -> Tensor:
-        """For every channel the distance to the nearest other channel of the reference."""
-        return nearest_other(self.features, self.label)
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,9 +36,7 @@ def check_matching(name: str) -> None:
         raise VerificationError(f"unknown matching '{name}'", hint=f"Choose one of: {', '.join(MATCHINGS)}")
 
 
-def match(
-    features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, gap: Tensor, matching: Matching
-) -> Tensor:
+def match(features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, matching: Matching) -> Tensor:
     """For every channel the channel of the reference that it is, int64.
 
     Args:
@@ -46,7 +44,6 @@ def match(
         reference: The same of the reference.
         label: Channels are matched within equal labels; every label is equally frequent on both sides.
         reference_label: The same of the reference.
-        gap: From `nearest_other(reference)`.
         matching: How.
     """
     width = features.shape[0]
@@ -54,7 +51,7 @@ def match(
     if matching == "nearest":
         for attempt in range(_ROUNDS):
             if attempt == 0 or bool((found < 0).any()):
-                _match_sorted(found, features, reference, label, reference_label, gap, attempt)
+                _match_sorted(found, features, reference, label, reference_label, attempt)
     rest = torch.nonzero(found < 0).flatten()
     if rest.numel() == 0:
         return found
@@ -68,50 +65,62 @@ def match(
     return found
 
 
-def nearest_other(features: Tensor, label: Tensor) -> Tensor:
-    """For every channel the distance to the nearest other one with the same label; infinite where there is none."""
-    width = features.shape[0]
-    gap = torch.full((width,), float("inf"), dtype=torch.float64)
-    for start in range(0, width, CHUNK):
-        end = min(start + CHUNK, width)
-        distances = torch.cdist(features[start:end], features)
-        distances[label[start:end, None] != label] = float("inf")
-        distances[torch.arange(end - start), torch.arange(start, end)] = float("inf")
-        gap[start:end] = distances.min(dim=1).values
-    return gap
-
-
-def second_nearest(
-    features: Tensor, reference: Tensor, label: Tensor, match: Tensor, reference_label: Tensor
+def nearest_other(
+    features: Tensor, label: Tensor, reference: Tensor, reference_label: Tensor, excluded: Tensor
 ) -> Tensor:
-    """For every channel the distance to the nearest channel of the reference that is not its match."""
+    """For every channel the distance to the reference's nearest channel with its label, one excluded.
+
+    Args:
+        features: `channels x numbers`, float64.
+        label: Of the channels.
+        reference: `channels x numbers`, of the reference.
+        reference_label: Of the reference's channels.
+        excluded: For every channel the reference's channel that does not count: its match, or itself.
+    """
     width = features.shape[0]
     found = torch.full((width,), float("inf"), dtype=torch.float64)
     for start in range(0, width, CHUNK):
         end = min(start + CHUNK, width)
         distances = torch.cdist(features[start:end], reference)
         distances[label[start:end, None] != reference_label] = float("inf")
-        distances[torch.arange(end - start), match[start:end]] = float("inf")
+        distances[torch.arange(end - start), excluded[start:end]] = float("inf")
         found[start:end] = distances.min(dim=1).values
     return found
 
 
 def _match_sorted(
-    found: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, gap: Tensor, seed: int
+    found: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, seed: int
 ) -> None:
     """Pair what stands at the same rank of a random projection, where it is certainly nearest."""
     rest = torch.nonzero(found < 0).flatten()
-    taken = torch.zeros(found.numel(), dtype=torch.bool)
-    taken[found[found >= 0]] = True
-    free = torch.nonzero(~taken).flatten()
+    free = torch.ones(found.numel(), dtype=torch.bool)
+    free[found[found >= 0]] = False
     generator = torch.Generator().manual_seed(seed)
     direction = torch.randn(features.shape[1], generator=generator, dtype=torch.float64)
+    direction /= direction.norm().clamp(min=1e-300)
     ours = rest[_order(features[rest] @ direction, label[rest])]
-    theirs = free[_order(reference[free] @ direction, reference_label[free])]
+    projected = reference @ direction
+    order = _order(projected, reference_label)
+    theirs = order[free[order]]
     distance = (features[ours] - reference[theirs]).norm(dim=1)
-    # By the triangle inequality nothing else is nearer than twice this distance.
-    sure = (label[ours] == reference_label[theirs]) & (distance <= gap[theirs] / 3)
+    # By the triangle inequality nothing else is nearer than twice this distance, if the next is three times as far.
+    apart = torch.empty_like(projected)
+    apart[order] = _steps(projected[order], reference_label[order])
+    alike = label[ours] == reference_label[theirs]
+    sure = alike & (3 * distance <= apart[theirs])
+    doubtful = torch.nonzero(alike & ~sure).flatten()
+    if doubtful.numel():
+        chosen = theirs[doubtful]
+        gap = nearest_other(reference[chosen], reference_label[chosen], reference, reference_label, chosen)
+        sure[doubtful] = 3 * distance[doubtful] <= gap
     found[ours[sure]] = theirs[sure]
+
+
+def _steps(ordered: Tensor, label: Tensor) -> Tensor:
+    """How far each of some sorted numbers is from the next one of its label: no two channels are nearer than that."""
+    steps = torch.full((ordered.numel() + 1,), float("inf"), dtype=torch.float64)
+    steps[1:-1] = torch.where(label[1:] == label[:-1], ordered[1:] - ordered[:-1], float("inf"))
+    return torch.minimum(steps[1:], steps[:-1])
 
 
 def _order(projected: Tensor, label: Tensor) -> Tensor:
