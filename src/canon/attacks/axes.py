@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from canon.attacks.channels import Kind
 from canon.attacks.plan import AttackPlan
 from canon.graph import Segment
 
@@ -22,28 +24,52 @@ class Axis:
     filters: int
     """Filters that its entries may have, counted over the whole axis."""
 
-    source: Tensor
-    """The entry before that each entry copies, or models itself on."""
+    places: Tensor
+    """Whole numbers of each entry, `[4, after]`: source, filter, following, kind."""
 
-    kind: Tensor
-    """`Kind` of each entry."""
-
-    share: Tensor
-    """Share in its source, 0 for dummies."""
-
-    gain: Tensor
-    """Camouflage scale."""
-
-    filter: Tensor
-    """Dummies with one number share a filter."""
-
-    following: Tensor
-    """The next entry in the ring of a clique."""
+    factors: Tensor
+    """Real numbers of each entry, `[2, after]`: share, gain."""
 
     @property
     def after(self) -> int:
         """Entries after."""
-        return self.source.numel()
+        return self.places.shape[1]
+
+    @property
+    def source(self) -> Tensor:
+        """The entry before that each entry copies, or models itself on."""
+        return self.places[0]
+
+    @property
+    def filter(self) -> Tensor:
+        """Dummies with one number share a filter."""
+        return self.places[1]
+
+    @property
+    def following(self) -> Tensor:
+        """The next entry in the ring of a clique."""
+        return self.places[2]
+
+    @property
+    def kind(self) -> Tensor:
+        """`Kind` of each entry."""
+        return self.places[3]
+
+    @property
+    def share(self) -> Tensor:
+        """Share in its source, 0 for dummies."""
+        return self.factors[0]
+
+    @property
+    def gain(self) -> Tensor:
+        """Camouflage scale."""
+        return self.factors[1]
+
+    @cached_property
+    def counts(self) -> list[int]:
+        """How many entries of every `Kind` there are."""
+        found: list[int] = torch.bincount(self.kind, minlength=len(Kind)).tolist()
+        return found
 
     def block(self, index: int, count: int) -> Axis:
         """One of `count` equal blocks, in coordinates of its own."""
@@ -51,44 +77,32 @@ class Axis:
             return self
         size, old = self.after // count, self.before // count
         part = slice(index * size, (index + 1) * size)
-        return Axis(
-            before=old,
-            filters=self.filters,
-            source=self.source[part] - index * old,
-            kind=self.kind[part],
-            share=self.share[part],
-            gain=self.gain[part],
-            filter=self.filter[part],
-            following=self.following[part] - index * size,
-        )
+        begin = torch.tensor([index * old, 0, index * size, 0])
+        return Axis(old, self.filters, self.places[:, part] - begin[:, None], self.factors[:, part])
 
     @staticmethod
     def plain(length: int) -> Axis:
         """An axis that stays."""
         index = torch.arange(length)
-        ones = torch.ones(length, dtype=torch.float64)
-        return Axis(length, length, index, torch.zeros_like(index), ones, ones, index, index)
+        places = torch.stack([index, index, index, torch.zeros_like(index)])
+        return Axis(length, length, places, torch.ones(2, length, dtype=torch.float64))
 
     @staticmethod
     def join(parts: Sequence[Axis]) -> Axis:
         """Axes side by side."""
         if len(parts) == 1:
             return parts[0]
+        begins, begin = [], (0, 0, 0, 0)
+        for part in parts:
+            begins.append(begin)
+            begin = (begin[0] + part.before, begin[1] + part.filters, begin[2] + part.after, 0)
         lengths = torch.tensor([part.after for part in parts])
-
-        def begin(sizes: list[int]) -> Tensor:
-            ends = torch.tensor(sizes).cumsum(0)
-            return (ends - torch.tensor(sizes)).repeat_interleave(lengths)
-
         return Axis(
-            before=sum(part.before for part in parts),
-            filters=sum(part.filters for part in parts),
-            source=torch.cat([part.source for part in parts]) + begin([part.before for part in parts]),
-            kind=torch.cat([part.kind for part in parts]),
-            share=torch.cat([part.share for part in parts]),
-            gain=torch.cat([part.gain for part in parts]),
-            filter=torch.cat([part.filter for part in parts]) + begin([part.filters for part in parts]),
-            following=torch.cat([part.following for part in parts]) + begin([part.after for part in parts]),
+            before=begin[0],
+            filters=begin[1],
+            places=torch.cat([part.places for part in parts], 1)
+            + torch.tensor(begins).T.repeat_interleave(lengths, 1, output_size=begin[2]),
+            factors=torch.cat([part.factors for part in parts], 1),
         )
 
 
@@ -113,23 +127,16 @@ class Axes:
         planned = self.plan.spaces.get(segment.space)
         if planned is None:
             return Axis.plain(segment.length)
-        repeat = segment.repeat
-        inner = torch.arange(repeat)
-
-        def lift(index: Tensor) -> Tensor:
-            return index if repeat == 1 else (index[:, None] * repeat + inner).flatten()
-
-        def spread(values: Tensor) -> Tensor:
-            return values if repeat == 1 else values.repeat_interleave(repeat)
-
+        index = [planned.model, planned.filter, planned.following]
         gain = planned.gains.get(segment.tap)
+        factors = torch.stack([planned.share, torch.ones_like(planned.share) if gain is None else gain])
+        repeat = segment.repeat
+        if repeat == 1:
+            return Axis(segment.length, planned.filters, torch.stack([*index, planned.kind]), factors)
+        lifted = (torch.stack(index)[..., None] * repeat + torch.arange(repeat)).flatten(1)
         return Axis(
             before=segment.length,
             filters=planned.filters * repeat,
-            source=lift(planned.model),
-            kind=spread(planned.kind),
-            share=spread(planned.share),
-            gain=spread(torch.ones(planned.after, dtype=torch.float64) if gain is None else gain),
-            filter=lift(planned.filter),
-            following=lift(planned.following),
+            places=torch.cat([lifted, planned.kind.repeat_interleave(repeat)[None]]),
+            factors=factors.repeat_interleave(repeat, 1),
         )

@@ -57,7 +57,7 @@ class Windows:
         """The same filters with this mean and deviation."""
         return Windows(self.part * deviation + mean, self.offsets, self.length)
 
-    def take(self, which: Tensor, length: int) -> Tensor:
-        """Filters by number, cut to `length`: `[len(which), length]`."""
+    def take(self, which: Tensor, length: int, out: Tensor | None = None) -> Tensor:
+        """Filters by number, cut to `length`: `[len(which), length]`, given or written there."""
         view = self.part.as_strided((self.part.numel() - self.length + 1, length), (1, 1))
-        return view.index_select(0, self.offsets.index_select(0, which))
+        return torch.index_select(view, 0, self.offsets.index_select(0, which), out=out)

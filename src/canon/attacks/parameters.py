@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from canon.attacks.plan import AttackPlan
 from canon.graph import Stage
@@ -30,6 +31,8 @@ def write_parameters(tensors: Mapping[str, Tensor], plan: AttackPlan) -> dict[st
         for index, planned in plan.spaces.items()
     }
     changed = rewrite_stages(tensors, plan.graph, rewrites)
+    for name in plan.kernels & changed.keys():
+        changed[name] = pad(changed[name], (1, 1) * (changed[name].ndim - 2))
     for stretches in stage_layers(plan.graph):
         _silence(changed, stretches, plan)
     return changed

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from canon.attacks import registry
 from canon.attacks.axes import Axes
@@ -144,19 +143,16 @@ def write_tensors(
     tensors: Mapping[str, Tensor], plan: AttackPlan, generator: torch.Generator, progress: Progress | None = None
 ) -> dict[str, Tensor]:
     """Every tensor that the plan changes, by first name."""
-    padded = dict(tensors)
-    for name in plan.kernels:
-        padded[name] = pad(tensors[name].detach(), (1, 1) * (tensors[name].ndim - 2))
-    changed = write_parameters(padded, plan)
+    changed = write_parameters(tensors, plan)
     touched = [
         linear
         for linear in plan.graph.maps
         if any(s.space in plan.spaces for s in (*linear.rows, *(linear.columns or ())))
     ]
-    axes, noise = Axes(plan), _noise_for(plan, padded, generator)
+    axes, noise = Axes(plan), _noise_for(plan, tensors, generator)
     for done, linear in enumerate(touched, 1):
         if linear.weight not in changed:  # a layer may be called twice, a tensor belong to two layers
-            changed[linear.weight] = write_weight(padded[linear.weight], linear, axes, noise)
+            changed[linear.weight] = write_weight(tensors[linear.weight], linear, axes, noise)
         if linear.bias is not None and linear.bias not in changed and any(s.space in plan.spaces for s in linear.rows):
             changed[linear.bias] = write_bias(tensors[linear.bias], linear, axes)
         if progress is not None:
@@ -167,8 +163,9 @@ def write_tensors(
 def _noise_for(plan: AttackPlan, tensors: Mapping[str, Tensor], generator: torch.Generator) -> Noise:
     longest = most = 1
     for linear in plan.graph.maps:
-        kernel = tensors[linear.weight].shape[2:].numel()
-        width = tensors[linear.weight].shape[linear.column_axis]
+        weight, ring = tensors[linear.weight], int(linear.weight in plan.kernels)
+        kernel = math.prod(side + 2 * ring for side in weight.shape[2:])
+        width = weight.shape[linear.column_axis]
         if linear.columns is not None:
             width = sum(plan.width(s.space) * s.repeat for s in linear.columns) // linear.groups
         longest = max(longest, width * kernel)

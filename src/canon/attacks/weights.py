@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 import torch
@@ -25,30 +26,29 @@ from torch import Tensor
 from canon.attacks.axes import Axes, Axis
 from canon.attacks.channels import Kind
 from canon.attacks.noise import Noise, Windows
+from canon.attacks.palette import DAMPING, Lines, Palette, attention_by_kind
 from canon.graph import LinearMap
-
-DAMPING: Final = 0.25
-"""How strongly dummies read dummies."""
 
 CHUNK: Final = 2**18
 """Entries that are finished before the next are begun: as many as stay in a processor's cache."""
 
 
 def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: Noise) -> Tensor:
-    """The weight of one layer after the attack."""
-    groups, kernel = linear.groups, weight.shape[2:]
+    """The weight of one layer after the attack, its kernels grown where the plan says so."""
+    groups, ring = linear.groups, int(linear.weight in axes.plan.kernels)
     rows = axes.of(linear.rows)
     columns = Axis.plain(weight.shape[linear.column_axis]) if linear.columns is None else axes.of(linear.columns)
-    flat = weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
-    flat = flat.reshape(*flat.shape[:2], kernel.numel())
-    flat = flat.to(torch.promote_types(weight.dtype, torch.float32))
-    result = flat.new_empty(rows.after, columns.after // groups, kernel.numel())
-    length = result.shape[1] * result.shape[2]
-    brush = Brush.of(flat, noise.windows(length, rows.filters, flat), columns, axes.plan.chain)
-    sources, results = flat.tensor_split(groups), result.tensor_split(groups)
+    given = weight.movedim((linear.row_axis, linear.column_axis), (0, 1)).contiguous()
+    given = given.to(torch.promote_types(weight.dtype, torch.float32))
+    given = given if given.ndim > 2 else given[..., None]  # a matrix has kernels of one entry
+    kernel = [side + 2 * ring for side in given.shape[2:]]
+    result = given.new_empty(rows.after, columns.after // groups, *kernel)
+    windows = noise.windows(result[0].numel(), rows.filters, given)
+    brush = Brush.of(given, windows, columns, ring, axes.plan.chain)
+    sources, results = given.tensor_split(groups), result.tensor_split(groups)
     for group in range(groups):
         brush.write(results[group], sources[group], rows.block(group, groups), columns.block(group, groups))
-    result = result.to(weight.dtype).view(*result.shape[:2], *kernel)
+    result = result.to(weight.dtype).view(*result.shape[:2], *kernel[: weight.ndim - 2])
     return result.movedim((0, 1), (linear.row_axis, linear.column_axis)).contiguous()
 
 
@@ -58,19 +58,6 @@ def write_bias(bias: Tensor, linear: LinearMap, axes: Axes) -> Tensor:
     gain = torch.where(rows.kind == Kind.ZERO_IN, 0.0, rows.gain).to(bias.device)
     picked = bias.index_select(0, rows.source.to(bias.device))
     return (picked.double() * gain).to(bias.dtype)
-
-
-def column_attention(columns: Axis, chain: bool) -> Tensor:
-    """How strongly dummies read each column, relative to live ones.
-
-    A dummy is given the norm of a live channel, but its filter is random, so it is often louder. Dummies that read
-    dummies as loudly would grow from layer to layer, until what cancels in exact arithmetic drowned the live channels
-    in rounding errors.
-    """
-    dummies = columns.kind != Kind.LIVE
-    loud = (columns.kind == Kind.CLIQUE) | (columns.kind == Kind.ZERO_OUT)
-    attention = torch.where(loud, DAMPING, torch.ones(columns.after, dtype=torch.float64))
-    return attention if chain else attention.masked_fill(dummies, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,110 +74,72 @@ class Brush:
     """How strongly null rows read null columns. A null channel behind a norm is null but for a rounding error; unless
     it weakens on the way, a deep chain of them would carry that error into the live channels."""
 
+    ring: int
+    """How many entries kernels grow on every side."""
+
     chain: bool
     """Whether dummies read dummies."""
 
     @staticmethod
-    def of(weight: Tensor, windows: Windows, columns: Axis, chain: bool) -> Brush:
-        """With the spread of a layer's weights; the more columns there are to read, the smaller a dummy's weights."""
-        mean = float(weight.mean())
-        square = float(torch.linalg.vector_norm(weight)) ** 2 / weight.numel()
+    def of(weight: Tensor, windows: Windows, columns: Axis, ring: int, chain: bool) -> Brush:
+        """With the spread of a layer's grown weights; the more columns to read, the smaller a dummy's weights."""
+        count = weight.shape[:2].numel() * math.prod(side + 2 * ring for side in weight.shape[2:])
+        mean, square = float(weight.sum()) / count, float(torch.linalg.vector_norm(weight)) ** 2 / count
         deviation = math.sqrt(max(0.0, square - mean**2))
-        attention = column_attention(columns, chain)
-        shrink = columns.before / float(attention.square().sum())
+        attention = attention_by_kind(chain)
+        shrink = columns.before / sum(attention[kind] ** 2 * columns.counts[kind] for kind in Kind)
         free = windows.spread(mean * shrink, deviation * shrink**0.5)
-        silent = int((columns.kind == Kind.ZERO_IN).sum())
-        hush = DAMPING * min(1.0, math.sqrt(columns.before / max(1, silent)))
-        return Brush(windows.spread(mean, deviation), free, hush, chain)
+        hush = DAMPING * min(1.0, math.sqrt(columns.before / max(1, columns.counts[Kind.ZERO_IN])))
+        return Brush(windows.spread(mean, deviation), free, hush, ring, chain)
 
     def write(self, out: Tensor, weight: Tensor, rows: Axis, columns: Axis) -> None:
-        """Fill `out[o', i', k]` from `weight[o, i, k]`."""
-        device = out.device
-        factor = (columns.share / columns.gain).to(out).view(1, -1, 1)
-        base = weight.index_select(1, columns.source.to(device)).mul_(factor)
-        dummies = DummyColumns.of(columns, out)
-        attention = column_attention(columns, self.chain).to(out).view(1, -1, 1)
-        lines = Lines(rows.source.to(device), rows.gain.to(out).view(-1, 1, 1), rows.filter.to(device))
-        kinds = rows.kind.to(device)
-        free_kinds, null_kinds = kinds >= Kind.ZERO_OUT, kinds == Kind.ZERO_IN
-        some_free, some_null = bool(free_kinds.any()), bool(null_kinds.any())
-        chunk = CHUNK if device.type == "cpu" else 64 * CHUNK
-        step = max(1, chunk // max(1, out.shape[1] * out.shape[2]))
-        for begin in range(0, out.shape[0], step):
-            part = slice(begin, begin + step)
-            into = out[part]
-            torch.index_select(base, 0, lines.source[part], out=into)
-            into.mul_(lines.gain[part])
-            dummies.fill(into, self.own, lines.filter[part])
-            if some_free:
-                free = torch.nonzero(free_kinds[part]).flatten()
-                into.index_copy_(0, free, self._free(free + begin, lines, attention, into))
-            if some_null:
-                null = torch.nonzero(null_kinds[part]).flatten()
-                into.index_copy_(0, null, self._null(null + begin, lines, dummies, into))
+        """Fill `out[o', i', k'…]` from `weight[o, i, k…]`: rows of one sort together, then all to their places."""
+        chunk = CHUNK if out.device.type == "cpu" else 64 * CHUNK
+        step = max(1, min(out.shape[0], chunk // max(1, out[0].numel())))
+        lines, counts = Lines.of(rows, step, out)
+        palette = Palette.of(columns, self.chain, out)
+        canvas, begin = out.new_empty(step, *out.shape[1:]), 0
+        for live, null, *free in counts:
+            other = live + null
+            end = other + sum(free)
+            part = lines.part(begin, begin + end)
+            if live:
+                self._live(canvas[:live], weight, part.part(0, live), palette)
+            if null:
+                self._null(canvas[live:other], part.part(live, other), palette)
+            if other < end:
+                self._free(canvas[other:end], part.part(other, end), palette)
+            torch.index_select(canvas[:end], 0, part.back, out=out[begin : begin + end])
+            begin += end
 
-    def _free(self, which: Tensor, lines: Lines, attention: Tensor, like: Tensor) -> Tensor:
-        filters = self.free.take(lines.filter[which], like.shape[1] * like.shape[2])
-        return filters.view(-1, *like.shape[1:]).mul_(lines.gain[which]).mul_(attention)
+    def _live(self, out: Tensor, weight: Tensor, lines: Lines, palette: Palette) -> None:
+        picked = weight.index_select(0, lines.source).flatten(2).mul_(lines.gain[:, None])
+        picked = picked.index_select(1, palette.source)
+        if self.ring:
+            _put_inside(out.zero_(), picked.view(*picked.shape[:2], *weight.shape[2:]), palette.factor)
+        else:
+            torch.mul(picked, palette.factor, out=out.view_as(picked))
+        palette.fill(out.flatten(2), self.own, lines.filter)
 
-    def _null(self, which: Tensor, lines: Lines, dummies: DummyColumns, like: Tensor) -> Tensor:
-        blank = like.new_zeros(which.numel(), *like.shape[1:])
-        count = dummies.silent.numel()
+    def _free(self, out: Tensor, lines: Lines, palette: Palette) -> None:
+        flat = out.flatten(1)
+        self.free.take(lines.filter, flat.shape[1], out=flat).mul_(lines.gain)
+        if palette.attention is not None:
+            out.flatten(2).mul_(palette.attention)
+
+    def _null(self, out: Tensor, lines: Lines, palette: Palette) -> None:
+        flat, count = out.zero_().flatten(2), palette.silent.numel()
         if self.chain and count:
-            drawn = self.own.take(lines.filter[which], count * like.shape[2]).mul_(self.hush)
-            blank.index_copy_(1, dummies.silent, drawn.view(-1, count, like.shape[2]))
-        return blank
+            drawn = self.own.take(lines.filter, count * flat.shape[2]).mul_(self.hush)
+            flat.index_copy_(1, palette.silent, drawn.view(-1, count, flat.shape[2]))
 
 
-@dataclass(frozen=True, eq=False)
-class Lines:
-    """The rows of one block, on the weight's device."""
-
-    source: Tensor
-    gain: Tensor
-    filter: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class DummyColumns:
-    """The columns that live rows may read although they hold nothing."""
-
-    silent: Tensor
-    """Null columns."""
-
-    clique: Tensor
-    """Columns of cliques."""
-
-    following: Tensor
-    """For each of `clique`, which of them is next in its ring."""
-
-    factor: Tensor
-    """What undoes the gain of each of `clique`."""
-
-    @staticmethod
-    def of(columns: Axis, like: Tensor) -> DummyColumns:
-        """Find them."""
-        device = like.device
-        clique = torch.nonzero(columns.kind == Kind.CLIQUE).flatten()
-        place = torch.zeros(columns.after, dtype=torch.int64)
-        place[clique] = torch.arange(clique.numel())
-        return DummyColumns(
-            torch.nonzero(columns.kind == Kind.ZERO_IN).flatten().to(device),
-            clique.to(device),
-            place[columns.following[clique]].to(device),
-            (math.sqrt(0.5) / columns.gain[clique]).to(like).view(1, -1, 1),
-        )
-
-    def fill(self, into: Tensor, noise: Windows, filters: Tensor) -> None:
-        """Give rows their weights on dummies: anything on null ones, sums of zero on cliques."""
-        silent, cliques = self.silent.numel(), self.clique.numel()
-        if not silent + cliques:
-            return
-        size = into.shape[2]
-        drawn = noise.take(filters, (silent + cliques) * size).view(-1, silent + cliques, size)
-        if silent:
-            into.index_copy_(1, self.silent, drawn[:, :silent])
-        if cliques:
-            # Differences around a ring sum to zero, whatever the numbers are.
-            free = drawn[:, silent:]
-            into.index_copy_(1, self.clique, (free - free.index_select(1, self.following)).mul_(self.factor))
+def _put_inside(out: Tensor, given: Tensor, factor: Tensor) -> None:
+    """Put kernels, times a factor, into the middle of kernels that are larger by one entry on every side."""
+    middle = out
+    for axis in range(2, out.ndim):
+        middle = middle.narrow(axis, 1, given.shape[axis])
+    # Line by line: a loop over few dimensions takes half the time of one over many.
+    for place in product(*map(range, given.shape[2:-1])):
+        at = (slice(None), slice(None), *place)
+        torch.mul(given[at], factor, out=middle[at])
