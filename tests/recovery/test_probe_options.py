@@ -41,7 +41,8 @@ class TestParameters:
 
     def test_t_min(self) -> None:
         model = self.noisy(1e-4)
-        assert groups(classes_of(model, self.example, t_min=33)["0"]) == set()
+        assert groups(classes_of(model, self.example, probes=32, t_min=33)["0"]) == set()
+        assert groups(classes_of(model, self.example, probes=32, t_min=4)["0"]) == {(1, 5)}
 
     def test_probes(self) -> None:
         model = self.noisy(1e-4)
