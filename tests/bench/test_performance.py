@@ -10,7 +10,7 @@ import torch
 
 from canon.bench import performance_table, scale
 from canon.bench.clock import Times, peak_extra_bytes, time_of
-from canon.bench.performance import LIMITS, Case, cases, measure, ratios
+from canon.bench.performance import FOUR, LIMITS, Case, cases, measure, ratios
 
 SECONDS = {"trace": 0.1, "clone": 0.1, "attack": 0.4, "forward": 0.5, "recover": 0.8, "align": 0.3, "certify": 0.4}
 
@@ -40,8 +40,9 @@ def test_ratios_are_those_of_the_same_run() -> None:
 
 
 def test_a_full_run_has_every_attack() -> None:
-    assert len(cases(full=True)) == 4 * 5 * 2
-    assert len(cases(["resnet18"], full=False)) == 4
+    assert len(cases(full=True)) == 4 * 5 * 2 + 1
+    assert len(cases(["densenet121"], full=False)) == 4
+    assert cases(["resnet18"], full=False)[-1] == Case("resnet18", FOUR, 0.5)
 
 
 def test_a_case_is_measured_and_shown(tmp_path: Path) -> None:
@@ -63,11 +64,13 @@ def test_what_is_over_its_limit_is_marked() -> None:
     record = {
         "model": "m", "variant": "v", "ratio": 0.2, "expanded_kernels": False, "parameters": {"attacked": 10**7},
         "seconds": {"recover": Times((1.0, 2.0, 4.0)).record()},
-        "ratios": {"trace_and_clone": LIMITS["trace_and_clone"] + 1, "memory": 0.1},
+        "ratios": {"trace_and_clone": LIMITS["trace_and_clone"] + 1, "memory": 0.6},
     }  # fmt: skip
     shown = performance_table.ratio_rows([record])[1]
     assert shown[:4] == ["m", "v", "0.2", "10 M*"]
-    assert shown[4:] == ["6.00 OVER", "0.10"]
+    assert shown[4:] == ["6.00 OVER", "0.60"]
+    largest = performance_table.ratio_rows([{**record, "variant": FOUR}])[1]
+    assert largest[4:] == ["6.00 OVER", "0.60 OVER"]
     assert "2.000 ±75%" in performance_table.seconds_rows([record])[1]
 
 

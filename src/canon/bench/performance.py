@@ -34,8 +34,14 @@ RATIOS: Final = (0.2, 0.5)
 SHORT: Final = ("nso_zero", "mix-opseq")
 """The attacks of a short run: the cheapest and the dearest to undo."""
 
-LIMITS: Final = {"trace_and_clone": 5.0, "probe": 0.1, "pruning": 1.0, "verify": 1.0, "memory": 0.5}
-"""What recovery may cost at most, relative to each yardstick; for `verify`, what verification may cost of recovery."""
+FOUR: Final = "four primitives"
+"""One after the other on every layer, without expanded kernels: the largest case, and the one whose memory counts."""
+
+LIMITS: Final = {
+    "trace_and_clone": 5.0, "probe": 0.1, "pruning": 1.0, "verify": 1.0, "attack_to_clone": 5.0, "memory": 0.5,
+}  # fmt: skip
+"""What recovery may cost at most, relative to each yardstick; for `verify`, what verification may cost of recovery; for
+`attack_to_clone`, what an attack may cost of a copy; for `memory`, what recovery may need beside four primitives."""
 
 Record = dict[str, Any]
 
@@ -57,14 +63,25 @@ class Case:
 def cases(models: Iterable[str] = zoo.PAPER_MODELS, *, full: bool) -> list[Case]:
     """The cases of a full run, or of a short one."""
     names = tuple(models)
-    return [Case(m, v, r) for r in RATIOS for v in (VARIANTS if full else SHORT) for m in names]
+    found = [Case(m, v, r) for r in RATIOS for v in (VARIANTS if full else SHORT) for m in names]
+    return [*found, Case("resnet18", FOUR, 0.5)] if "resnet18" in names else found
+
+
+def limit_of(ratio: str, variant: str) -> float | None:
+    """What a ratio may be at most in a case of this variant; None: anything."""
+    return None if ratio == "memory" and variant != FOUR else LIMITS.get(ratio)
 
 
 def attacked(case: Case, clean: nn.Module, example: Tensor) -> tuple[AttackOptions, nn.Module]:
     """The attacked model, without expanded kernels where they would make it too large."""
-    for expand in (True, False):
+    four = ("nso_zero", "nso_clique", "nso_split", "nso_zero")
+    for expand in (False,) if case.variant == FOUR else (True, False):
         options = AttackOptions(
-            ops=(case.variant,), ratio=case.ratio, expand_kernels=expand, split_shares="random", chain=True
+            ops=four if case.variant == FOUR else (case.variant,),
+            ratio=case.ratio,
+            expand_kernels=expand,
+            split_shares="random",
+            chain=True,
         )
         try:
             return options, attack_with(clean, example, options).model
@@ -148,6 +165,8 @@ def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str,
     for other in ("pruning", "probe", "reading"):
         if other in seconds:
             found[other] = mine / seconds[other]
+    if "pruning" in seconds:
+        found["pruning_a_copy"] = mine / (seconds["clone"] + seconds["pruning"])
     if extra is not None:
         found["memory"] = extra / size
     return {name: round(value, 3) for name, value in found.items()}

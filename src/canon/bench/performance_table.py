@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from canon._files import write_text
-from canon.bench.performance import LIMITS
+from canon.bench.performance import FOUR, LIMITS, limit_of
 
 STEPS: Final = ("trace", "clone", "attack", "recover", "probe", "align", "certify", "forward", "pruning")
 RATIOS: Final = {
     "trace_and_clone": "/ (trace + clone)",
     "forward": "/ forward",
     "pruning": "/ pruning",
+    "pruning_a_copy": "/ (clone + pruning)",
     "probe": "/ probe",
     "reading": "/ reading",
     "verify": "certify / recover",
@@ -37,9 +38,10 @@ Made by `python -m canon.bench.performance_table` from the JSON files beside it;
 All camouflage is on: permutation, scaling, expanded kernels, random split shares, chained dummies. Models marked `*`
 would pass 10⁹ parameters with expanded kernels and have none. Seconds are medians with half the spread of the runs; a
 figure without spread was measured once. `forward` is one pass of 32 images, `pruning` is Torch-Pruning removing the
-same channels when told which, `memory` the peak beyond what was in use before, relative to the attacked model.
-`certify` aligns the recovered model and compares it with the reference, so it is verification as a whole; `align` is
-the same without the comparison. Limits: {limits}.
+same channels when told which; it does so in place, so beside it stands pruning a copy, which leaves the suspect as it
+is, like recovery does. `memory` is the peak beyond what was in use before, relative to the attacked model. `certify`
+aligns the recovered model and compares it with the reference, so it is verification as a whole; `align` is the same
+without the comparison. Limits: {limits}, the last for {four} alone.
 """
 
 Record = dict[str, Any]
@@ -59,7 +61,7 @@ def ratio_rows(records: Sequence[Record]) -> list[list[str]]:
     shown = [name for name in RATIOS if any(name in record["ratios"] for record in records)]
     rows = [[*HEADER, *(RATIOS[name] for name in shown)]]
     for record in records:
-        cells = [_ratio(name, record["ratios"].get(name)) for name in shown]
+        cells = [_ratio(record["ratios"].get(name), limit_of(name, record["variant"])) for name in shown]
         rows.append([*_case(record), *cells])
     return rows
 
@@ -75,10 +77,9 @@ def _time(times: Record) -> str:
     return f"{times['median']:.3f}" if times["runs"] == 1 else f"{times['median']:.3f} ±{spread / 2:.0f}%"
 
 
-def _ratio(name: str, value: float | None) -> str:
+def _ratio(value: float | None, limit: float | None) -> str:
     if value is None:
         return ""
-    limit = LIMITS.get(name)
     return f"{value:.2f}" + (" OVER" if limit is not None and value > limit else "")
 
 
@@ -99,7 +100,7 @@ def markdown_table(rows: Sequence[Sequence[str]]) -> str:
 def page(documents: Sequence[Record]) -> str:
     """The page of one or more files of records."""
     limits = ", ".join(f"{RATIOS[name]} {limit:g}" for name, limit in LIMITS.items())
-    parts = [INTRODUCTION.format(limits=limits)]
+    parts = [INTRODUCTION.format(limits=limits, four=FOUR)]
     for document in documents:
         where = document["environment"]
         named = where["device"] if where["measured_on"].startswith("cuda") else where["machine"]
