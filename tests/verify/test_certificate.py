@@ -12,7 +12,7 @@ from canon.api import certify as certify_canonical
 from canon.errors import VerificationError
 from canon.verify import SWEEP, certify, compare
 from canon.verify.alignment import align
-from canon.verify.certificate import row_residuals
+from canon.verify.residuals import row_residuals
 from tests.verify.small import disguise, example, tiny
 
 LAYERS = ("conv1", "conv2", "conv3", "fc")

@@ -11,8 +11,9 @@ from canon.graph.spec import Segment as Segment
 from canon.graph.spec import Space as Space
 from canon.graph.spec import Stage as Stage
 from canon.graph.tracer import trace as trace
+from canon.graph.tracer import trace_like as trace_like
 
 __all__ = [
     "ChannelGraph", "Consumer", "Layer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage", "outline",
-    "trace",
+    "trace", "trace_like",
 ]  # fmt: skip

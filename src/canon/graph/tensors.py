@@ -90,7 +90,7 @@ def clone_with(model: nn.Module, tensors: dict[int, Tensor]) -> nn.Module:
     return _copy_module(model, dict(tensors))
 
 
-_ATOMS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size, type})
+ATOMS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size, type})
 """What a copy may share."""
 
 
@@ -107,7 +107,7 @@ def _copy_module(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         result: nn.Module = known
         return result
     kind: Any = type(module)
-    if not _is_plain(kind):
+    if not is_plain(kind):
         result = copy.deepcopy(module, memo)
         return result
     result = kind.__new__(kind)
@@ -117,7 +117,7 @@ def _copy_module(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
 
 
 @lru_cache(maxsize=1024)
-def _is_plain(kind: type) -> bool:
+def is_plain(kind: type) -> bool:
     """Whether instances are nothing but their attributes, so that copying those copies them.
 
     What layers of torch.nn do to a state is for files of older versions.
@@ -130,7 +130,7 @@ def _is_plain(kind: type) -> bool:
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     known = memo.get(id(value))
     if known is not None:
@@ -142,7 +142,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         memo[id(value)] = made = {}
         made.update({key: _copy(item, memo) for key, item in value.items()})
         return made
-    if kind is tuple and all(type(item) in _ATOMS for item in value):
+    if kind is tuple and all(type(item) in ATOMS for item in value):
         return value
     if kind is set and not value:
         memo[id(value)] = empty = set()  # type: ignore[var-annotated]

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.errors import ExampleError, TraceError, TrainingModeError, UnsupportedModelError
+from canon.graph.alike import built_alike
 from canon.graph.build import build
 from canon.graph.export import export_program, export_steps
 from canon.graph.frontend import Attach, FrontendError, Step
@@ -65,6 +66,22 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
             where=type(model).__name__,
             hint="Remove control flow that depends on tensor values, or pass the traceable part of the model",
         ) from first
+
+
+def trace_like(
+    model: nn.Module, example: Tensor | tuple[Any, ...], known: nn.Module, graph: ChannelGraph
+) -> ChannelGraph:
+    """Trace a model; one that is built like another gets that one's graph.
+
+    Args:
+        model: A module in evaluation mode.
+        example: An input tensor or tuple of inputs.
+        known: A model that was traced with this example.
+        graph: Its channel graph.
+    """
+    if graph.method == "fx" and isinstance(model, nn.Module) and built_alike(known, model):
+        return graph
+    return trace(model, example)
 
 
 def check_model(model: nn.Module) -> None:

@@ -56,4 +56,4 @@ def resize_kernels(model: nn.Module, rings: Mapping[str, int]) -> None:
         layer.kernel_size = tuple(layer.weight.shape[2:])
         layer.padding = tuple(p + count for p in layer.padding)
         # Kept by torch for padding modes other than zeros; updated so that no attribute disagrees.
-        layer._reversed_padding_repeated_twice = [p for p in reversed(layer.padding) for _ in range(2)]
+        layer._reversed_padding_repeated_twice = tuple(p for p in reversed(layer.padding) for _ in range(2))

@@ -16,18 +16,18 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.errors import KeyFileError, UnsupportedModelError, VerificationError
-from canon.graph import ChannelGraph, Space, trace
-from canon.graph.tensors import not_finite, tensor_names
+from canon.errors import KeyFileError, VerificationError
+from canon.graph import ChannelGraph, Space
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
-from canon.verify.layout import Layout, Step, coordinates, layout_of, ratios
+from canon.verify.layout import Layout, Step, coordinates, ratios, survey
 from canon.verify.matching import Matching, check_matching, match, nearest_other
 from canon.verify.naming import named_alike
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
+from canon.verify.traced import Traced
 
 NEARER: Final = 0.7
 """A match is distinct if the reference's next channel is farther away than the match by this factor."""
@@ -148,31 +148,30 @@ def align(
         VerificationError: The models are of different architectures or widths.
     """
     check_matching(matching)
-    check_finite(model)
-    owner = reference if isinstance(reference, nn.Module) else None
-    norms = (reference.norms or ()) if isinstance(reference, LayoutKey) else ()
     if isinstance(reference, nn.Module):
-        check_finite(reference)
-        reference = layout_of(reference, example)
-    elif isinstance(reference, LayoutKey):
-        reference = reference.layout
-    model = named_alike(model, reference.architecture, example, reference=owner, norms=norms)
-    return align_traced(model, trace(model, example), reference, matching=matching, rescale=rescale)
+        owner = Traced.of(reference, example)
+        owner.check_finite()
+        layout = survey(owner)
+        model = named_alike(model, layout.architecture, example, reference=reference)
+        traced = Traced.like(model, example, owner)
+    else:
+        layout, norms = (reference.layout, reference.norms) if isinstance(reference, LayoutKey) else (reference, None)
+        traced = Traced.of(named_alike(model, layout.architecture, example, norms=norms or ()), example)
+    traced.check_finite()
+    _check_widths(layout.architecture, traced.architecture)
+    return align_traced(traced, layout, matching=matching, rescale=rescale)
 
 
-def align_traced(
-    model: nn.Module, graph: ChannelGraph, layout: Layout, *, matching: Matching, rescale: bool
-) -> Alignment:
-    """Put a model that is traced already into a layout; its numbers are known to be finite."""
-    tensors, _ = tensor_names(model)
-    _check_widths(layout.architecture, Architecture.of(graph, tensors))
+def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale: bool) -> Alignment:
+    """Put a model into a layout; its numbers are known to be finite, and its architecture to be that of the layout."""
+    graph = traced.graph
     with torch.no_grad():
-        aligner = _Aligner(graph, tensors, layout, matching)
+        aligner = _Aligner(graph, traced.tensors, layout, matching)
         aligner.run()
         rewrites = aligner.rewrites(rescale)
     names = {index: graph.spaces[index].name for index in rewrites}
     return Alignment(
-        model=rewrite(model, graph, rewrites),
+        model=rewrite(traced.model, graph, rewrites),
         spaces=tuple(aligner.figures[index] for index in sorted(aligner.figures)),
         orders={names[index]: change.source for index, change in rewrites.items()},
         gains={names[index]: change.gains for index, change in rewrites.items()},
@@ -285,9 +284,3 @@ def _check_widths(expected: Architecture, got: Architecture) -> None:
             where=differences[0].layer,
             hint="Recover the model first; if the reference has redundant channels of its own, recover it too",
         )
-
-
-def check_finite(model: nn.Module) -> None:
-    """Refuse numbers that cannot be compared."""
-    for name in not_finite(tensor_names(model)[0].items()):
-        raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)

@@ -19,24 +19,20 @@ import torch
 from torch import Tensor, nn
 
 from canon.errors import VerificationError
-from canon.graph import ChannelGraph, trace
+from canon.graph import ChannelGraph
 from canon.graph.tensors import tensor_names
-from canon.verify.alignment import Alignment, align_traced, check_finite
+from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
 from canon.verify.layout import survey
 from canon.verify.matching import Matching, check_matching
-
-EPSILON: Final = 1e-12
-"""Keeps the residual of a channel without weights finite."""
+from canon.verify.residuals import layer_weights, parameter_distances, row_residuals
+from canon.verify.traced import Traced
 
 SWEEP: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 """The tolerances of the paper."""
 
 BINS: Final = tuple(10.0 ** (half / 2) for half in range(-18, 3))
 """Borders of the histogram of residuals, two per decade; what is smaller or larger has a bin of its own."""
-
-PIECE: Final = 1 << 22
-"""Weights compared at a time."""
 
 
 @dataclass(frozen=True)
@@ -169,21 +165,32 @@ def certify(
         VerificationError: The models are of different architectures, or a layer does not exist. Different widths are no
             error: the certificate then says which layers differ.
     """
+    theirs = Traced.of(reference, example)
+    ours = Traced.like(recovered, example, theirs)
+    return certify_traced(ours, theirs, tolerance, layers, matching=matching, rescale=rescale)
+
+
+def certify_traced(
+    recovered: Traced,
+    reference: Traced,
+    tolerance: float = 1e-3,
+    layers: Iterable[str] | None = None,
+    *,
+    matching: Matching = "nearest",
+    rescale: bool = True,
+) -> Certificate:
+    """As `certify`, for models that are traced already."""
     check_matching(matching)
-    graph = trace(reference, example)
-    expected = Architecture.of(graph, tensor_names(reference)[0])
-    names = check_layers(layers, expected)
+    names = check_layers(layers, reference.architecture)
     if not tolerance >= 0:
         raise VerificationError(f"the tolerance must not be negative, got {tolerance}")
-    traced = trace(recovered, example)
-    differences = expected.differences(Architecture.of(traced, tensor_names(recovered)[0]))
+    differences = reference.architecture.differences(recovered.architecture)
     if differences:
-        return _incomparable(names, expected, differences, tolerance, matching)
-    check_finite(recovered)
-    check_finite(reference)
-    layout = survey(graph, tensor_names(reference)[0])
-    alignment = align_traced(recovered, traced, layout, matching=matching, rescale=rescale)
-    return compare(alignment, reference, example, tolerance, names, matching=matching, graph=graph)
+        return _incomparable(names, reference.architecture, differences, tolerance, matching)
+    recovered.check_finite()
+    reference.check_finite()
+    alignment = align_traced(recovered, survey(reference), matching=matching, rescale=rescale)
+    return _compared(alignment, reference, tolerance, names, matching)
 
 
 def compare(
@@ -194,7 +201,6 @@ def compare(
     layers: Iterable[str] | None = None,
     *,
     matching: Matching = "nearest",
-    graph: ChannelGraph | None = None,
 ) -> Certificate:
     """Residuals of a model that is aligned already, by way of the reference or of a layout key.
 
@@ -205,13 +211,17 @@ def compare(
         tolerance: Largest residual that passes.
         layers: The layers that count; None: all.
         matching: How the model was aligned.
-        graph: The reference's channel graph, where it is at hand.
     """
-    graph = trace(reference, example) if graph is None else graph
-    theirs, _ = tensor_names(reference)
+    traced = Traced.of(reference, example)
+    return _compared(alignment, traced, tolerance, check_layers(layers, traced.architecture), matching)
+
+
+def _compared(
+    alignment: Alignment, reference: Traced, tolerance: float, names: Iterable[str], matching: Matching
+) -> Certificate:
+    graph, theirs = reference.graph, reference.tensors
     ours, _ = tensor_names(alignment.model)
-    names = check_layers(layers, Architecture.of(graph, theirs))
-    weights = _weights(graph)
+    weights = layer_weights(graph)
     ambiguous = {space.name: space.ambiguous for space in alignment.spaces}
     touched = layer_spaces(graph)
     residuals, results = {}, []
@@ -221,19 +231,9 @@ def compare(
         shared = sum(ambiguous.get(space, 0) for space in touched[name])
         residuals[name] = residual
         results.append(_judge(name, residual, tolerance, shared))
-    return Certificate(tolerance, tuple(results), residuals, _parameters(graph, ours, theirs), alignment, matching)
-
-
-def row_residuals(ours: Tensor, theirs: Tensor, axis: int) -> Tensor:
-    """The relative residual of every row along an axis, in float64."""
-    mine = ours.detach().movedim(axis, 0).flatten(1)
-    yours = theirs.detach().to(mine.device).movedim(axis, 0).flatten(1)
-    step = max(1, PIECE // max(1, mine.shape[1]))
-    found = []
-    for start in range(0, mine.shape[0], step):
-        a, b = mine[start : start + step].double(), yours[start : start + step].double()
-        found.append((a - b).norm(dim=1) / (b.norm(dim=1) + EPSILON))
-    return torch.cat(found).cpu()
+    return Certificate(
+        tolerance, tuple(results), residuals, parameter_distances(graph, ours, theirs), alignment, matching
+    )
 
 
 def check_layers(layers: Iterable[str] | None, architecture: Architecture) -> tuple[str, ...]:
@@ -252,17 +252,6 @@ def check_layers(layers: Iterable[str] | None, architecture: Architecture) -> tu
     if not names:
         raise VerificationError("no layer given to compare", hint="Leave `layers` out to compare all")
     return names
-
-
-def _weights(graph: ChannelGraph) -> dict[str, tuple[str, int]]:
-    """By layer: its weight, and the axis of its output channels."""
-    found = {linear.name: (linear.weight, linear.row_axis) for linear in graph.maps}
-    for space in graph.spaces:
-        for stage in space.stages:
-            if stage.kind == "depthwise":
-                weight = stage.params["weight"]
-                found[weight.removesuffix(".weight")] = (weight, stage.axis)
-    return found
 
 
 def layer_spaces(graph: ChannelGraph) -> dict[str, set[str]]:
@@ -288,20 +277,6 @@ def _judge(name: str, residual: Tensor, tolerance: float, ambiguous: int) -> Lay
             reason += f"; ambiguous match: the reference does not tell {ambiguous} channels of its spaces apart"
     share = 1 - beyond / residual.numel()
     return LayerResult(name, residual.numel(), worst, share, not beyond, reason)
-
-
-def _parameters(graph: ChannelGraph, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, float]:
-    names = dict.fromkeys(linear.bias for linear in graph.maps if linear.bias is not None)
-    for space in graph.spaces:
-        for stage in space.stages:
-            roles = [r for r in stage.params if not (stage.kind == "depthwise" and r == "weight")]
-            names |= dict.fromkeys(stage.params[role] for role in roles)
-    pairs = [(ours[name].detach().double(), theirs[name].detach().double()) for name in names]
-    if not pairs:
-        return {}
-    gaps = [torch.stack([(a - b.to(a.device)).norm(), b.norm().to(a.device)]) for a, b in pairs]
-    figures = torch.stack(gaps).cpu()
-    return dict(zip(names, (figures[:, 0] / (figures[:, 1] + EPSILON)).tolist(), strict=True))
 
 
 def _incomparable(

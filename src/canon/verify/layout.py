@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from canon.describe import Coordinates, cluster
 from canon.errors import VerificationError
-from canon.graph import ChannelGraph, Space, trace
-from canon.graph.tensors import tensor_names
+from canon.graph import ChannelGraph, Space
 from canon.verify.architecture import Architecture
 from canon.verify.side import Description, Side, blocks, movable
+from canon.verify.traced import Traced
 
 TIE: Final = 1e-5
 """Channels of the reference that differ by less are not told apart by their signatures alone."""
@@ -63,27 +63,27 @@ class Layout:
 
 def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
     """The layout of a model. The model is not changed."""
-    return survey(trace(model, example), tensor_names(model)[0])
+    return survey(Traced.of(model, example))
 
 
-def survey(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> Layout:
+def survey(traced: Traced) -> Layout:
     """The layout of a model that is traced already."""
     with torch.no_grad():
-        return _Surveyor(graph, tensors).run()
+        return Layout(traced.architecture, _Surveyor(traced.graph, traced.tensors).run())
 
 
 class _Surveyor:
     """Works out the steps of one reference."""
 
     def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
-        self.graph, self.tensors = graph, tensors
+        self.graph = graph
         self.side = Side(graph, tensors)
         self.steps: list[Step] = []
         self.leader: dict[int, Tensor] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
         self.seen: dict[int, tuple[object, ...]] = {}
 
-    def run(self) -> Layout:
+    def run(self) -> tuple[Step, ...]:
         spaces = [space for space in self.graph.spaces if movable(space)]
         changed = True
         while changed:
@@ -95,7 +95,7 @@ class _Surveyor:
                 raise VerificationError("none of the layer's inputs can be described", where=space.name)
         for space in self.graph.spaces:
             self._finish(space)
-        return Layout(Architecture.of(self.graph, self.tensors), tuple(self.steps))
+        return tuple(self.steps)
 
     def _visit(self, space: Space) -> bool:
         """Describe a space whose channels are not all told apart; True when that said something new."""

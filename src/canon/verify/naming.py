@@ -39,9 +39,11 @@ def named_alike(
         reference: The reference, if it is at hand: the names of norms are taken from it.
         norms: Otherwise, the norms that stand behind its layers.
     """
+    if not isinstance(model, fx.GraphModule):
+        return model
     # A file may have a folder of the layer's name, with the layer inside.
     known = {name for name, module in model.named_modules() if list(module.parameters(recurse=False))}
-    if not isinstance(model, fx.GraphModule) or all(name in known for name in expected.shapes):
+    if all(name in known for name in expected.shapes):
         return model
     if not all(_plain(name) for name in (*expected.shapes, *(pair.norm for pair in norms))):
         return model  # a graph module writes a program that holds these names, and a key may come from anybody

@@ -1,0 +1,43 @@
+"""A model of a comparison with what is known of it, so that nothing has to be found twice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from canon.errors import UnsupportedModelError
+from canon.graph import ChannelGraph, trace, trace_like
+from canon.graph.tensors import not_finite, tensor_names
+from canon.verify.architecture import Architecture
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A model, its channel graph and its tensors."""
+
+    model: nn.Module
+    graph: ChannelGraph
+    tensors: Mapping[str, Tensor]
+    architecture: Architecture
+
+    @staticmethod
+    def of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Traced:
+        """Trace a model."""
+        graph, (tensors, _) = trace(model, example), tensor_names(model)
+        return Traced(model, graph, tensors, Architecture.of(graph, tensors))
+
+    @staticmethod
+    def like(model: nn.Module, example: Tensor | tuple[Any, ...], other: Traced) -> Traced:
+        """Trace a model that is probably built like another one."""
+        graph = trace_like(model, example, other.model, other.graph)
+        tensors, _ = tensor_names(model)
+        same = graph is other.graph
+        return Traced(model, graph, tensors, other.architecture if same else Architecture.of(graph, tensors))
+
+    def check_finite(self) -> None:
+        """Refuse numbers that cannot be compared."""
+        for name in not_finite(self.tensors.items()):
+            raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)
