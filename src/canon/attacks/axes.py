@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from canon.attacks.channels import Kind
-from canon.attacks.plan import AttackPlan
+from canon.attacks.plan import AttackPlan, SpacePlan
 from canon.graph import Segment
 
 
@@ -25,10 +25,13 @@ class Axis:
     """Filters that its entries may have, counted over the whole axis."""
 
     places: Tensor
-    """Whole numbers of each entry, `[4, after]`: source, filter, following, kind."""
+    """Whole numbers of each entry, `[3, after]`: source, filter, kind."""
 
-    factors: Tensor
-    """Real numbers of each entry, `[2, after]`: share, gain."""
+    share: Tensor
+    """Share of each entry in its source, 0 for dummies."""
+
+    gain: Tensor
+    """Camouflage scale."""
 
     @property
     def after(self) -> int:
@@ -46,24 +49,9 @@ class Axis:
         return self.places[1]
 
     @property
-    def following(self) -> Tensor:
-        """The next entry in the ring of a clique."""
-        return self.places[2]
-
-    @property
     def kind(self) -> Tensor:
         """`Kind` of each entry."""
-        return self.places[3]
-
-    @property
-    def share(self) -> Tensor:
-        """Share in its source, 0 for dummies."""
-        return self.factors[0]
-
-    @property
-    def gain(self) -> Tensor:
-        """Camouflage scale."""
-        return self.factors[1]
+        return self.places[2]
 
     @cached_property
     def counts(self) -> list[int]:
@@ -77,32 +65,32 @@ class Axis:
             return self
         size, old = self.after // count, self.before // count
         part = slice(index * size, (index + 1) * size)
-        begin = torch.tensor([index * old, 0, index * size, 0])
-        return Axis(old, self.filters, self.places[:, part] - begin[:, None], self.factors[:, part])
+        begin = torch.tensor([index * old, 0, 0])
+        return Axis(old, self.filters, self.places[:, part] - begin[:, None], self.share[part], self.gain[part])
 
     @staticmethod
     def plain(length: int) -> Axis:
         """An axis that stays."""
         index = torch.arange(length)
-        places = torch.stack([index, index, index, torch.zeros_like(index)])
-        return Axis(length, length, places, torch.ones(2, length, dtype=torch.float64))
+        ones = torch.ones(length, dtype=torch.float64)
+        return Axis(length, length, torch.stack([index, index, torch.zeros_like(index)]), ones, ones)
 
     @staticmethod
     def join(parts: Sequence[Axis]) -> Axis:
         """Axes side by side."""
         if len(parts) == 1:
             return parts[0]
-        begins, begin = [], (0, 0, 0, 0)
+        begins, before, filters = [], 0, 0
         for part in parts:
-            begins.append(begin)
-            begin = (begin[0] + part.before, begin[1] + part.filters, begin[2] + part.after, 0)
+            begins.append((before, filters, 0))
+            before, filters = before + part.before, filters + part.filters
         lengths = torch.tensor([part.after for part in parts])
         return Axis(
-            before=begin[0],
-            filters=begin[1],
-            places=torch.cat([part.places for part in parts], 1)
-            + torch.tensor(begins).T.repeat_interleave(lengths, 1, output_size=begin[2]),
-            factors=torch.cat([part.factors for part in parts], 1),
+            before=before,
+            filters=filters,
+            places=torch.cat([part.places for part in parts], 1) + torch.tensor(begins).repeat_interleave(lengths, 0).T,
+            share=torch.cat([part.share for part in parts]),
+            gain=torch.cat([part.gain for part in parts]),
         )
 
 
@@ -112,6 +100,7 @@ class Axes:
     def __init__(self, plan: AttackPlan) -> None:
         self.plan = plan
         self._known: dict[tuple[int, int, int], Axis] = {}
+        self._places: dict[tuple[int, int], Tensor] = {}
 
     def of(self, segments: tuple[Segment, ...]) -> Axis:
         """The axis that these segments make up."""
@@ -124,19 +113,22 @@ class Axes:
         return self._known[key]
 
     def _make(self, segment: Segment) -> Axis:
-        planned = self.plan.spaces.get(segment.space)
+        planned, repeat = self.plan.spaces.get(segment.space), segment.repeat
         if planned is None:
             return Axis.plain(segment.length)
-        index = [planned.model, planned.filter, planned.following]
-        gain = planned.gains.get(segment.tap)
-        factors = torch.stack([planned.share, torch.ones_like(planned.share) if gain is None else gain])
-        repeat = segment.repeat
-        if repeat == 1:
-            return Axis(segment.length, planned.filters, torch.stack([*index, planned.kind]), factors)
-        lifted = (torch.stack(index)[..., None] * repeat + torch.arange(repeat)).flatten(1)
-        return Axis(
-            before=segment.length,
-            filters=planned.filters * repeat,
-            places=torch.cat([lifted, planned.kind.repeat_interleave(repeat)[None]]),
-            factors=factors.repeat_interleave(repeat, 1),
-        )
+        key = (segment.space, repeat)
+        if key not in self._places:
+            self._places[key] = _places(planned, repeat)
+        share, gain = planned.share, planned.gains.get(segment.tap)
+        gain = torch.ones_like(share) if gain is None else gain
+        if repeat > 1:
+            share, gain = share.repeat_interleave(repeat), gain.repeat_interleave(repeat)
+        return Axis(segment.length, planned.filters * repeat, self._places[key], share, gain)
+
+
+def _places(planned: SpacePlan, repeat: int) -> Tensor:
+    if repeat == 1:
+        return torch.stack([planned.model, planned.filter, planned.kind])
+    index = torch.stack([planned.model, planned.filter])
+    index = (index[..., None] * repeat + torch.arange(repeat)).flatten(1)
+    return torch.cat([index, planned.kind.repeat_interleave(repeat)[None]])

@@ -118,9 +118,12 @@ def deal_shares(channels: Channels, spread: float, generator: torch.Generator) -
     [0.5, 1.0, 0.5]
     """
     live = (channels.kind == Kind.LIVE).flatten()
-    origin = torch.where(live, channels.origin.flatten(), 0)
     weight = live.double()
-    free = torch.randn(channels.width, generator=generator, dtype=torch.float64) * weight * spread
+    free = torch.randn(channels.width, generator=generator, dtype=torch.float64)
+    if int(live.sum()) == channels.before:
+        return weight  # nothing was split
+    free *= weight * spread
+    origin = torch.where(live, channels.origin.flatten(), 0)
     totals = torch.zeros(2, channels.before, dtype=torch.float64)
     totals.index_add_(1, origin, torch.stack([weight, free]))
     copies, excess = totals[0, origin], totals[1, origin]
@@ -131,16 +134,15 @@ def deal_shares(channels: Channels, spread: float, generator: torch.Generator) -
 def shuffle(channels: Channels, generator: torch.Generator) -> Channels:
     """A random order in which, where possible, no original channel keeps its old place."""
     order = torch.rand(channels.kind.shape, generator=generator).argsort(1)
-    shuffled = channels.reorder(order)
+    origin = channels.origin.gather(1, order)
     old = torch.arange(channels.before).view(channels.groups, -1)
-    stuck = shuffled.origin[:, : old.shape[1]] == old
+    stuck = origin[:, : old.shape[1]] == old
     # Those that kept their place change places in a ring: each goes to where another one stood.
-    index = torch.arange(channels.block).expand(channels.groups, -1).clone()
     for group in torch.nonzero(stuck.any(1)).flatten().tolist():
         ring = torch.nonzero(stuck[group]).flatten()
         if ring.numel() == 1:
-            others = torch.nonzero(shuffled.origin[group] != shuffled.origin[group, ring]).flatten()
+            others = torch.nonzero(origin[group] != origin[group, ring]).flatten()
             pick = torch.randint(max(1, others.numel()), (1,), generator=generator)
             ring = torch.cat([ring, others[pick] if others.numel() else others])
-        index[group, ring] = ring.roll(1)
-    return shuffled.reorder(index)
+        order[group, ring] = order[group, ring.roll(1)]
+    return channels.reorder(order)

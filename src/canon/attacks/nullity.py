@@ -14,12 +14,15 @@ import torch
 
 from canon.graph import ChannelGraph, Space, Stage
 
+Known = dict[tuple[object, float], float]
+"""What functions make of values, so that each is asked once: one layer may serve many spaces."""
 
-def constants(graph: ChannelGraph, space: Space) -> dict[int, float]:
+
+def constants(graph: ChannelGraph, space: Space, known: Known) -> dict[int, float]:
     """The value of a channel without input at every point; NaN where it is unknown or not constant."""
     values = {producer.point: 0.0 for producer in space.producers}
     for stage in space.stages:
-        values[stage.output] = _after(graph, stage, [values.get(point, math.nan) for point in stage.inputs])
+        values[stage.output] = _after(graph, stage, [values.get(point, math.nan) for point in stage.inputs], known)
     return values
 
 
@@ -28,7 +31,7 @@ def zero_arrives(space: Space, values: Mapping[int, float]) -> bool:
     return all(values[consumer.point] == 0 for consumer in space.consumers)
 
 
-def _after(graph: ChannelGraph, stage: Stage, given: list[float]) -> float:
+def _after(graph: ChannelGraph, stage: Stage, given: list[float], known: Known) -> float:
     value = given[0]
     if stage.kind in ("norm", "instance_norm"):
         return 0.0 if not math.isnan(value) else math.nan
@@ -44,4 +47,6 @@ def _after(graph: ChannelGraph, stage: Stage, given: list[float]) -> float:
         tap = graph.taps[stage.output]
         homogeneous = graph.taps[stage.inputs[0]] == tap and tap not in graph.fixed_taps
         return 0.0 if homogeneous and value == 0 else math.nan
-    return float(stage.function(torch.tensor([value], dtype=torch.float64))[0])
+    if (stage.function, value) not in known:
+        known[stage.function, value] = float(stage.function(torch.tensor([value], dtype=torch.float64))[0])
+    return known[stage.function, value]

@@ -28,6 +28,22 @@ def attention_by_kind(chain: bool) -> dict[Kind, float]:
     return {Kind.LIVE: 1.0, Kind.ZERO_IN: float(chain), Kind.ZERO_OUT: loud, Kind.CLIQUE: loud}
 
 
+def ring(names: Tensor) -> Tensor:
+    """For each entry the next one of the same name; the last is followed by the first.
+
+    >>> ring(torch.tensor([5, 7, 5, 5, 7])).tolist()
+    [2, 4, 3, 0, 1]
+    """
+    order = torch.argsort(names, stable=True)
+    counts = torch.unique_consecutive(names[order], return_counts=True)[1]
+    ends = counts.cumsum(0)
+    after = torch.arange(1, names.numel() + 1)
+    after[ends - 1] = ends - counts
+    following = torch.empty_like(order)
+    following[order] = order[after]
+    return following
+
+
 @dataclass(frozen=True, eq=False)
 class Lines:
     """The rows of one block: in steps, and in every step first the live, then the null, then the free."""
@@ -98,7 +114,7 @@ class Palette:
             silent = torch.nonzero(kind == Kind.ZERO_IN).flatten()
         if counts[Kind.CLIQUE]:
             clique = torch.nonzero(kind == Kind.CLIQUE).flatten()
-            following = torch.searchsorted(clique, columns.following[clique])
+            following = ring(columns.filter[clique])
         by_kind = attention_by_kind(chain)
         if any(by_kind[which] != 1 and counts[which] for which in Kind):
             attention = like.new_tensor([by_kind[which] for which in Kind])[kind.to(device), None]
@@ -112,16 +128,18 @@ class Palette:
             (math.sqrt(0.5) / columns.gain[clique]).to(like).view(-1, 1),
         )
 
+    @property
+    def dummies(self) -> int:
+        """How many columns live rows may read although they hold nothing."""
+        return self.silent.numel() + self.clique.numel()
+
     def fill(self, into: Tensor, noise: Windows, filters: Tensor) -> None:
         """Give live rows their weights on dummies: anything on null ones, sums of zero on cliques."""
-        silent, cliques = self.silent.numel(), self.clique.numel()
-        if not silent + cliques:
-            return
-        size = into.shape[2]
-        drawn = noise.take(filters, (silent + cliques) * size).view(-1, silent + cliques, size)
+        silent, size = self.silent.numel(), into.shape[2]
+        drawn = noise.take(filters, self.dummies * size).view(-1, self.dummies, size)
         if silent:
             into.index_copy_(1, self.silent, drawn[:, :silent])
-        if cliques:
+        if self.clique.numel():
             # Differences around a ring sum to zero, whatever the numbers are.
             free = drawn[:, silent:]
             into.index_copy_(1, self.clique, (free - free.index_select(1, self.following)).mul_(self.undo))

@@ -40,24 +40,29 @@ def write_parameters(tensors: Mapping[str, Tensor], plan: AttackPlan) -> dict[st
 
 def _silence(changed: dict[str, Tensor], stretches: Sequence[Stage], plan: AttackPlan) -> None:
     """Make a layer give zero for channels that have no input, in all the spaces that it belongs to."""
-    begin, found, given = 0, [], []
+    stage, begin = stretches[0], 0
+    shift = stage.params.get("bias")
+    found: list[Tensor] = []
+    given: list[float] = []
     for stretch in stretches:
         planned = plan.spaces.get(stretch.space)
         if planned is not None and planned.silent.numel():
-            entries = (planned.silent[:, None] * stretch.repeat + torch.arange(stretch.repeat)).flatten() + begin
-            found.append(entries)
-            given.append(torch.full(entries.shape, planned.constants[stretch.inputs[0]], dtype=torch.float64))
+            silent = planned.silent
+            if stretch.repeat > 1:
+                silent = (silent[:, None] * stretch.repeat + torch.arange(stretch.repeat)).flatten()
+            found.append(silent + begin)
+            given.append(planned.constants[stretch.inputs[0]])
         begin += plan.width(stretch.space) * stretch.repeat
-    stage = stretches[0]
-    shift = stage.params.get("bias")
     if not found or (shift is None and stage.kind != "norm"):
         return
-    written = changed[next(iter(stage.params.values()))]
-    entries, value = torch.cat(found).to(written.device), torch.cat(given).to(written.device)
+    device = changed[next(iter(stage.params.values()))].device
+    entries = torch.cat(found).to(device)
     if stage.kind != "norm":
         assert shift is not None, "checked above"
         changed[shift].index_fill_(stage.axis if stage.kind == "shift" else 0, entries, 0.0)
         return
+    lengths = torch.tensor([part.numel() for part in found])
+    value = torch.tensor(given, dtype=torch.float64).repeat_interleave(lengths).to(device)
     mean, var = (changed[stage.params[role]][entries].double() for role in ("mean", "var"))
     if shift is None:
         changed[stage.params["mean"]][entries] = value.to(changed[stage.params["mean"]].dtype)

@@ -20,7 +20,7 @@ from torch import Tensor
 from canon.attacks import registry
 from canon.attacks.channels import Channels, Kind, deal_shares, shuffle
 from canon.attacks.interface import Setting
-from canon.attacks.nullity import constants, zero_arrives
+from canon.attacks.nullity import Known, constants, zero_arrives
 from canon.attacks.options import AttackOptions
 from canon.attacks.sequence import sequences
 from canon.errors import AttackError
@@ -83,24 +83,6 @@ class SpacePlan:
         """How many filters there can be."""
         return self.after + self.channels.dummies
 
-    @cached_property
-    def following(self) -> Tensor:
-        """The next member of each clique member's clique, in a ring; every other channel follows itself."""
-        following = torch.arange(self.after)
-        members = torch.nonzero(self.kind == Kind.CLIQUE).flatten()
-        if members.numel():
-            origin = self.channels.origin.flatten()[members]
-            order = torch.argsort(origin, stable=True)
-            members, origin = members[order], origin[order]
-            start = torch.ones_like(origin, dtype=torch.bool)
-            start[1:] = origin[1:] != origin[:-1]
-            first = torch.nonzero(start).flatten()[start.long().cumsum(0) - 1]
-            last = torch.ones_like(start)
-            last[:-1] = start[1:]
-            index = torch.arange(members.numel())
-            following[members] = members[torch.where(last, first, index + 1)]
-        return following
-
 
 @dataclass(frozen=True, eq=False)
 class AttackPlan:
@@ -157,8 +139,9 @@ def make_plan(
     if options.anchor is not None and options.anchor not in {space.name for space in chosen}:
         raise AttackError(f"the anchor '{options.anchor}' is not among the attacked spaces")
     programs = sequences(options, len(chosen), generator)
+    known: Known = {}
     spaces = {
-        space.id: _plan_space(graph, space, program, options, generator)
+        space.id: _plan_space(graph, space, program, constants(graph, space, known), options, generator)
         for space, program in zip(chosen, programs, strict=True)
     }
     kernels = growing_kernels(graph, frozenset(spaces)) if options.expand_kernels else frozenset()
@@ -166,9 +149,13 @@ def make_plan(
 
 
 def _plan_space(
-    graph: ChannelGraph, space: Space, program: tuple[str, ...], options: AttackOptions, generator: torch.Generator
+    graph: ChannelGraph,
+    space: Space,
+    program: tuple[str, ...],
+    values: dict[int, float],
+    options: AttackOptions,
+    generator: torch.Generator,
 ) -> SpacePlan:
-    values = constants(graph, space)
     setting = Setting(options, zero_arrives(space, values), generator)
     channels = Channels.of(space.width, space.groups)
     for name in program:
@@ -178,15 +165,14 @@ def _plan_space(
     # Dummies are modelled on a channel of their own block; those of one origin on the same.
     block = space.width // space.groups
     drawn = torch.randint(block, (max(1, channels.dummies),), generator=generator)
-    drawn = drawn[(channels.origin - space.width).clamp(min=0)] + torch.arange(space.groups)[:, None] * block
+    drawn = drawn[(channels.origin - space.width).clamp_(min=0)] + torch.arange(space.groups)[:, None] * block
     model = torch.where(channels.kind == Kind.LIVE, channels.origin, drawn).flatten()
-    gains = {}
+    taps: list[int] = []
     if options.scale and options.anchor in (None, space.name):
-        low, high = options.scale_range
-        for tap in graph.space_taps(space):
-            if tap not in graph.fixed_taps:
-                factor = torch.rand(channels.width, generator=generator, dtype=torch.float64)
-                gains[tap] = low + (high - low) * factor
+        taps = [tap for tap in graph.space_taps(space) if tap not in graph.fixed_taps]
+    low, high = options.scale_range
+    factors = torch.rand((len(taps), channels.width), generator=generator, dtype=torch.float64)
+    gains = dict(zip(taps, factors.mul_(high - low).add_(low), strict=True))
     shares = deal_shares(channels, _share_spread(options), generator)
     return SpacePlan(space, program, channels, model, shares, gains, values)
 

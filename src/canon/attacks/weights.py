@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import torch
@@ -28,7 +29,7 @@ from canon.attacks.noise import Noise, Windows
 from canon.attacks.palette import DAMPING, Lines, Palette, attention_by_kind
 from canon.graph import LinearMap
 
-CHUNK: Final = 2**18
+CHUNK: Final = 2**19
 """Entries that are finished before the next are begun: as many as stay in a processor's cache."""
 
 
@@ -43,7 +44,7 @@ def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: Noise) ->
     kernel = [side + 2 * ring for side in given.shape[2:]]
     result = given.new_empty(rows.after, columns.after // groups, *kernel)
     windows = noise.windows(result[0].numel(), rows.filters, given)
-    brush = Brush.of(given, windows, columns, ring, axes.plan.chain)
+    brush = Brush(given, windows, columns, ring, axes.plan.chain)
     sources, results = given.tensor_split(groups), result.tensor_split(groups)
     for group in range(groups):
         brush.write(results[group], sources[group], rows.block(group, groups), columns.block(group, groups))
@@ -63,15 +64,14 @@ def write_bias(bias: Tensor, linear: LinearMap, axes: Axes) -> Tensor:
 class Brush:
     """What fills one weight."""
 
-    own: Windows
-    """Noise with the mean and deviation of the layer's own weights, for live rows and null ones."""
+    weight: Tensor
+    """The weight before, `[o, i, k…]`."""
 
-    free: Windows
-    """Noise for whole filters of dummies."""
+    windows: Windows
+    """Standard normal noise."""
 
-    hush: float
-    """How strongly null rows read null columns. A null channel behind a norm is null but for a rounding error; unless
-    it weakens on the way, a deep chain of them would carry that error into the live channels."""
+    columns: Axis
+    """What its columns become."""
 
     ring: int
     """How many entries kernels grow on every side."""
@@ -79,17 +79,35 @@ class Brush:
     chain: bool
     """Whether dummies read dummies."""
 
-    @staticmethod
-    def of(weight: Tensor, windows: Windows, columns: Axis, ring: int, chain: bool) -> Brush:
-        """With the spread of a layer's grown weights; the more columns to read, the smaller a dummy's weights."""
-        count = weight.shape[:2].numel() * math.prod(side + 2 * ring for side in weight.shape[2:])
-        mean, square = float(weight.sum()) / count, float(torch.linalg.vector_norm(weight)) ** 2 / count
-        deviation = math.sqrt(max(0.0, square - mean**2))
-        attention = attention_by_kind(chain)
-        shrink = columns.before / sum(attention[kind] ** 2 * columns.counts[kind] for kind in Kind)
-        free = windows.spread(mean * shrink, deviation * shrink**0.5)
-        hush = DAMPING * min(1.0, math.sqrt(columns.before / max(1, columns.counts[Kind.ZERO_IN])))
-        return Brush(windows.spread(mean, deviation), free, hush, ring, chain)
+    @cached_property
+    def spread(self) -> tuple[float, float]:
+        """Mean and deviation of the layer's own weights, with the zeros around them where kernels grow."""
+        count = self.weight.shape[:2].numel() * math.prod(side + 2 * self.ring for side in self.weight.shape[2:])
+        mean = float(self.weight.sum()) / count
+        square = float(torch.linalg.vector_norm(self.weight)) ** 2 / count
+        return mean, math.sqrt(max(0.0, square - mean**2))
+
+    @cached_property
+    def own(self) -> Windows:
+        """Noise like the layer's own weights, for live rows and null ones."""
+        return self.windows.spread(*self.spread)
+
+    @cached_property
+    def free(self) -> Windows:
+        """Noise for whole filters of dummies: the more columns there are to read, the smaller."""
+        attention, counts = attention_by_kind(self.chain), self.columns.counts
+        shrink = self.columns.before / sum(attention[kind] ** 2 * counts[kind] for kind in Kind)
+        mean, deviation = self.spread
+        return self.windows.spread(mean * shrink, deviation * shrink**0.5)
+
+    @cached_property
+    def hush(self) -> float:
+        """How strongly null rows read null columns.
+
+        A null channel behind a norm is null but for a rounding error; unless it weakens on the way, a deep chain of
+        them would carry that error into the live channels.
+        """
+        return DAMPING * min(1.0, math.sqrt(self.columns.before / max(1, self.columns.counts[Kind.ZERO_IN])))
 
     def write(self, out: Tensor, weight: Tensor, rows: Axis, columns: Axis) -> None:
         """Fill `out[o', i', k'…]` from `weight[o, i, k…]`: rows of one sort together, then all to their places."""
@@ -118,7 +136,8 @@ class Brush:
             _put_inside(out.zero_(), picked.view(*picked.shape[:2], *weight.shape[2:]), palette.factor)
         else:
             torch.mul(picked, palette.factor, out=out.view_as(picked))
-        palette.fill(out.flatten(2), self.own, lines.filter)
+        if palette.dummies:
+            palette.fill(out.flatten(2), self.own, lines.filter)
 
     def _free(self, out: Tensor, lines: Lines, palette: Palette) -> None:
         flat = out.flatten(1)
