@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, trace
-from canon.recovery.liveness import find_live
-from canon.recovery.marks import Marks
+from canon.recovery.liveness import Reads, find_live
 from tests.preservation import randomize
 from tests.recovery.small import Gated, Residual, Small, example
 
@@ -20,6 +19,11 @@ def random_reads(graph: ChannelGraph, density: float, generator: torch.Generator
         columns = sum(s.length for s in linear.columns) if linear.columns is not None else 3
         found[index] = torch.rand(1, rows, columns, generator=generator) < density
     return found
+
+
+def reading(marks: Tensor) -> Reads:
+    """Which columns rows read, from `1 x rows x columns`."""
+    return lambda live: (marks & live[:, :, None]).any(dim=1)
 
 
 def walk(graph: ChannelGraph, reads: dict[int, Tensor]) -> dict[int, set[int]]:
@@ -50,7 +54,7 @@ def test_agrees_with_a_walk() -> None:
         for seed in range(30):
             generator = torch.Generator().manual_seed(seed)
             reads = random_reads(graph, 0.05 + 0.02 * seed, generator)
-            found = find_live(graph, widths, {index: Marks.of(marks) for index, marks in reads.items()}, {})
+            found = find_live(graph, widths, {index: reading(marks) for index, marks in reads.items()}, {})
             for space, channels in walk(graph, reads).items():
                 if channels:
                     assert set(torch.nonzero(found[space]).flatten().tolist()) == channels
@@ -73,12 +77,12 @@ def test_a_cycle_of_dead_channels_is_dead() -> None:
         if linear.name == "p2":
             reads[index][0, :, 4] = False
             reads[index][0, 5, 4] = True
-    marked = {index: Marks.of(marks) for index, marks in reads.items()}
+    marked = {index: reading(marks) for index, marks in reads.items()}
     live = find_live(graph, widths, marked, {})
     assert live[outer].tolist() == [True] * 5 + [False]
     assert live[inner].tolist() == [True] * 4 + [False]
     held = find_live(
-        graph, widths, {index: Marks.of(marks) for index, marks in reads.items()}, {outer: torch.arange(6) == 5}
+        graph, widths, {index: reading(marks) for index, marks in reads.items()}, {outer: torch.arange(6) == 5}
     )
     assert bool(held[outer].all())
     assert bool(held[inner].all()), "what a protected channel reads is alive"

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.graph import ChannelGraph, LinearMap, trace
-from canon.recovery.merge import merge_layer, unfold
+from canon.recovery.merge import Merged, unfold
 from canon.recovery.sums import SpaceMerge
 from tests.networks import Net, conv
 from tests.preservation import randomize
@@ -47,10 +47,10 @@ def dense() -> Tensor:
 def test_columns_add_up(transposed: bool) -> None:
     _, linear, weight = layer(transposed=transposed)
     space, change = rewrite(linear)
-    merged = merge_layer(lambda: weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
     pattern = "iokl,ij->jokl" if transposed else "oikl,ij->ojkl"
     torch.testing.assert_close(unfold(merged.weight, weight.shape, linear), torch.einsum(pattern, weight, dense()))
-    assert bool(merged.reads.tensor().all())
+    assert bool(merged.marks().all())
     assert merged.cancelled is not None
     assert not bool(merged.cancelled.any())
 
@@ -61,7 +61,7 @@ def test_groups_stay_apart() -> None:
     into, keep = torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), torch.tensor([0, 2, 4, 5])
     change = SpaceMerge(keep, into, {})
     zeros = torch.zeros(8, dtype=torch.float64)
-    merged = merge_layer(lambda: weight, linear, {linear.columns[0].space: change}, zeros, FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {linear.columns[0].space: change}, zeros, FLOOR)
     expected = torch.zeros(6, 2, 3, 3, dtype=torch.float64)
     expected[:3].index_add_(1, into[:4], weight[:3])
     expected[3:].index_add_(1, into[4:] - 2, weight[3:])
@@ -77,9 +77,9 @@ def test_what_cancels_is_judged_against_what_was_added_up(left: float, dies: boo
         weight[:, 0] = size * torch.randn(6, 3, 3, dtype=torch.float64)
         weight[:, 2] = weight[:, 0] / 2 * (1 + left)  # factor -2
         space, change = rewrite(linear)
-        merged = merge_layer(weight.clone, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
-        assert bool(merged.reads.tensor()[0, :, 0].any()) is not dies
-        assert bool(merged.reads.tensor()[0, :, 1:].all())
+        merged = Merged(weight.clone, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+        assert bool(merged.marks()[0, :, 0].any()) is not dies
+        assert bool(merged.marks()[0, :, 1:].all())
         assert bool((merged.weight[0, :, 0] == 0).all()) is dies
 
 
@@ -89,10 +89,10 @@ def test_channels_that_agree_less_may_cancel_less() -> None:
     weight[:, 2] = weight[:, 0] / 2 * (1 + 1e-5)
     space, change = rewrite(linear)
     spread = torch.zeros(8, dtype=torch.float64)
-    assert bool(merge_layer(lambda: weight, linear, {space: change}, spread, FLOOR).reads.tensor()[0, :, 0].all())
+    assert bool(Merged(lambda: weight, weight.shape, linear, {space: change}, spread, FLOOR).marks()[0, :, 0].all())
     spread[2] = 1e-5
-    noisy = merge_layer(lambda: weight, linear, {space: change}, spread, FLOOR)
-    assert not bool(noisy.reads.tensor()[0, :, 0].any())
+    noisy = Merged(lambda: weight, weight.shape, linear, {space: change}, spread, FLOOR)
+    assert not bool(noisy.marks()[0, :, 0].any())
     assert noisy.cancelled is not None
     assert 1e-6 < float(noisy.cancelled[0]) < 1e-5
 
@@ -102,11 +102,45 @@ def test_one_row_may_cancel_alone() -> None:
     weight = weight.clone()
     weight[3, 2] = weight[3, 0] / 2
     space, change = rewrite(linear)
-    merged = merge_layer(lambda: weight, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
-    assert merged.reads.tensor()[0, :, 0].tolist() == [True, True, True, False, True, True]
+    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    assert merged.marks()[0, :, 0].tolist() == [True, True, True, False, True, True]
 
 
 def test_nothing_to_merge_gives_the_same_numbers() -> None:
     _, linear, weight = layer()
-    merged = merge_layer(lambda: weight, linear, {}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {}, torch.zeros(8, dtype=torch.float64), FLOOR)
     assert torch.equal(unfold(merged.weight, weight.shape, linear), weight)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_what_rows_read_is_what_the_merged_weight_holds(groups: int) -> None:
+    """More rows and fewer, in any order, against the merged weight itself."""
+    _, linear, weight = layer(groups=groups)
+    assert linear.columns is not None
+    generator = torch.Generator().manual_seed(0)
+    weight = weight * (torch.rand(weight.shape[:2], generator=generator) < 0.3)[:, :, None, None]
+    change = SpaceMerge(torch.tensor([0, 2, 4, 5]), torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), {})
+    merges, spread = {linear.columns[0].space: change}, torch.zeros(8, dtype=torch.float64)
+    merged, other = (Merged(lambda: weight, weight.shape, linear, merges, spread, FLOOR) for _ in range(2))
+    marks = other.marks()
+    for _ in range(40):
+        live = torch.rand(groups, 6 // groups, generator=generator) < 0.5
+        assert torch.equal(merged.read(live), (marks & live[:, :, None]).any(dim=1))
+
+
+def test_a_ring_is_hollow_where_living_rows_and_columns_are() -> None:
+    net = randomize(Net(lambda net, x: net.fc(net.b(net.a(x).relu()).relu().mean((2, 3))),
+                        a=conv(3, 8), b=nn.Conv2d(8, 6, 5, padding=2), fc=nn.Linear(6, 2)))  # fmt: skip
+    graph = trace(net, torch.zeros(1, 3, 9, 9, dtype=torch.float64))
+    linear = next(linear for linear in graph.maps if linear.name == "b")
+    weight = torch.nn.functional.pad(torch.randn(6, 8, 3, 3, dtype=torch.float64), (1, 1, 1, 1))
+    weight[2, 5, 0, 0] = 1.0
+    space, change = rewrite(linear)
+    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    rows, columns = torch.ones(1, 6, dtype=torch.bool), torch.arange(4)
+    merged.read(rows)
+    assert not merged.hollow(columns)
+    assert merged.hollow(columns[columns != 2]), "channel 5 is part of the third column"
+    rows[0, 2] = False
+    merged.read(rows)
+    assert merged.hollow(columns)

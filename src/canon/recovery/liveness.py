@@ -5,22 +5,24 @@ The least fixpoint, so that dummies which only feed each other are found dead to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap
-from canon.recovery.marks import Marks
 
 Live = dict[int, Tensor]
 """By space id: which of its (kept) channels are alive."""
+
+Reads = Callable[[Tensor], Tensor]
+"""From living rows, `groups x rows`, to the columns that some of them read, `groups x columns`."""
 
 
 def find_live(
     graph: ChannelGraph,
     widths: Mapping[int, int],
-    reads: Mapping[int, Marks],
+    reads: Mapping[int, Reads],
     protected: Mapping[int, Tensor],
 ) -> Live:
     """Channels that something alive reads.
@@ -28,7 +30,7 @@ def find_live(
     Args:
         graph: The channel graph.
         widths: By space id, the number of kept channels.
-        reads: By map index: which row reads which column.
+        reads: By map index: which columns given rows read.
         protected: By space id, channels that stay alive whatever reads them.
     """
     live: Live = {}
@@ -47,7 +49,7 @@ def find_live(
         if linear.columns is None:
             continue
         rows = torch.cat([live[s.space].repeat_interleave(s.repeat) for s in linear.rows])
-        read = reads[index].read(rows.view(linear.groups, -1)).flatten()
+        read = reads[index](rows.view(linear.groups, -1)).flatten()
         for segment, part in _split(linear, read, widths):
             grown = live[segment] | part
             if not torch.equal(grown, live[segment]):

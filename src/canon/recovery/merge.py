@@ -1,21 +1,19 @@
 """Add up columns of one class, and see what cancels. Pure arithmetic on weights, in float64.
 
-A layer is read some rows at a time, and only what is decided on is kept: which row reads which column, and the sums.
-The merged weight is written when it is known what remains of it, so that nothing of the attacked layer's size ever is.
+A layer's rows are read as they turn out to be alive, each once, some at a time, and only what is decided on is kept:
+how much there is in every column, and the sums. The merged weight is written when it is known what remains of it, so
+that nothing of the attacked layer's size ever is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from canon.graph import LinearMap
-from canon.recovery.marks import Marks
-from canon.recovery.sums import Adder, Merges, Sums, sums_of
+from canon.recovery.sums import Adder, Merges, sums_of
 
 PIECE = 1 << 19
 """Weights worked on at a time on the host: what a core's cache holds."""
@@ -24,41 +22,86 @@ PIECE_ON_DEVICE = 1 << 26
 """The same on a device, where every step costs a launch."""
 
 
-@dataclass(frozen=True, eq=False)
 class Merged:
     """A layer over kept rows and classes of columns."""
 
-    reads: Marks
-    """Which row reads which column."""
+    def __init__(
+        self,
+        weight: Callable[[], Tensor],
+        shape: Sequence[int],
+        linear: LinearMap,
+        merges: Merges,
+        spread: Tensor,
+        floor: float,
+        smallest: float = 0.0,
+    ) -> None:
+        """Say what is to be merged; nothing is read yet.
 
-    rim: Tensor | None
-    """Rows that hold anything on the outermost ring of a kernel; None where it cannot be cropped, or not here."""
+        Args:
+            weight: Gives the layer's weight; asked whenever rows are read, so that nobody has to keep it.
+            shape: Of the weight.
+            linear: The layer.
+            merges: What happens to spaces.
+            spread: Per column before: how far the channel is from the leader of its class.
+            floor: A sum this small against what was added up is zero whatever the spread.
+            smallest: How far off a stored number may be however small it is; float16 knows nothing below 6e-8.
+        """
+        self._weight, self._linear = weight, linear
+        kernel = kernel_of(shape, linear)
+        self._index = kept_rows(linear, merges)
+        count = shape[linear.row_axis] if self._index is None else self._index.numel()
+        before = shape[linear.column_axis] * linear.groups
+        self._sums = sums_of(linear, merges) if any(s.space in merges for s in linear.columns or ()) else None
+        self.groups, self.rows = linear.groups, count // linear.groups
+        self.columns = (before if self._sums is None else self._sums.after) // linear.groups
+        cropping = linear.groups == 1 and linear.cropping and min(linear.cropping) > 0
+        self._rim = _rim(kernel) if cropping else None
+        self._seen = torch.zeros(self.groups, self.rows, dtype=torch.bool)
+        self._size: Tensor | None = None
+        self._adder: Adder | None = None
+        if self._sums is not None and self._sums.targets.numel():
+            entries = torch.Size(kernel).numel()
+            self._adder = Adder(self._sums, self.rows, spread, floor, smallest * entries**0.5)
 
-    cancelled: Tensor | None
-    """Per column: the largest ratio of a sum that was taken for zero to what was added up; None: nothing was added."""
+    def read(self, live: Tensor) -> Tensor:
+        """Columns that some of the rows read, `groups x columns`; `live` is `groups x rows`."""
+        if bool((self._seen & ~live).any()):
+            self._seen, self._size = torch.zeros_like(self._seen), None  # fewer rows than before: begin again
+        fresh = live & ~self._seen
+        if bool(fresh.any()):
+            self._look(fresh)
+            self._seen = live.clone()
+        return self._found().view(self.groups, self.columns)
 
-    fetch: Callable[[], Tensor]
-    """Gives the weight as it was, `rows/groups x columns x kernel`, the groups side by side."""
+    def hollow(self, columns: Tensor) -> bool:
+        """Whether the rows that were read hold nothing on the outermost ring of their kernels, in these columns."""
+        if self._rim is None or self._size is None:
+            return False
+        edge = self._size[:, self._rim].amax(dim=1).cpu()
+        if self._sums is not None:
+            edge = torch.where(self._sums.scale == 0, 0.0, edge[self._sums.lead])
+            if self._adder is not None:
+                edge[self._sums.targets] = self._adder.size[:, self._rim].amax(dim=1).to(edge)
+        return not bool(edge[columns].any())
 
-    index: Tensor | None
-    """Rows of the source that are kept; None: all."""
-
-    sums: Sums | None
-    """How columns add up; None: they stay."""
-
-    totals: Tensor | None
-    """`rows/groups x sums x kernel`: the columns that are sums of several."""
+    @property
+    def cancelled(self) -> Tensor | None:
+        """Per column: the largest ratio of a sum that was taken for zero to what was added up; None: nothing was."""
+        return None if self._adder is None else self._adder.ratio(self.groups * self.columns)
 
     @property
     def weight(self) -> Tensor:
         """`groups x rows/groups x columns/groups x kernel`: all of it."""
         return self.whole()
 
+    def marks(self) -> Tensor:
+        """`groups x rows/groups x columns/groups`: which row reads which column."""
+        return (self.whole() != 0).any(dim=-1)
+
     def whole(self, crop: Sequence[int] | None = None) -> Tensor:
         """All of it, or with a kernel's shape all but the outermost ring."""
-        (groups, rows), columns = self.reads.rows.shape, self.reads.columns.shape[1]
-        taken = self.take(torch.arange(rows), torch.arange(groups * columns), crop)
-        return taken.view(rows, groups, columns, -1).transpose(0, 1)
+        taken = self.take(torch.arange(self.rows), torch.arange(self.groups * self.columns), crop)
+        return taken.view(self.rows, self.groups, self.columns, -1).transpose(0, 1)
 
     def take(self, rows: Tensor, columns: Tensor, crop: Sequence[int] | None = None) -> Tensor:
         """Some rows and columns: `rows x columns x kernel`, the groups side by side.
@@ -68,20 +111,74 @@ class Merged:
             columns: Numbers of columns after the merge.
             crop: The kernel's shape, to leave its outermost ring out.
         """
-        source, sums = _inside(self.fetch(), crop), self.sums
-        device = source.device
-        origin = rows if self.index is None else self.index[rows]
-        column = columns if sums is None else sums.lead[columns]
-        origin, column, rows = origin.to(device), column.to(device), rows.to(device)
+        sums, adder = self._sums, self._adder
+        whole = self._source()
+        if adder is not None:
+            missing = rows[~adder.added[rows]]
+            for part in _pieces(missing, whole):
+                adder.add(self._rows(whole, part), part)
+        source, device = _inside(whole, crop), whole.device
+        column = (columns if sums is None else sums.lead[columns]).to(device)
         patch = None if sums is None else sums.patch(columns, device)
-        totals = None if self.totals is None else _inside(self.totals, crop).flatten(2)
+        totals = None if adder is None else _inside(adder.totals, crop).flatten(2)
         result = source.new_empty(rows.numel(), columns.numel(), source.shape[2:].numel())
-        for start, stop in _pieces(rows.numel(), source):
-            piece = source.index_select(0, origin[start:stop]).flatten(2)
-            written = torch.index_select(piece, 1, column, out=result[start:stop])
+        start = 0
+        for part in _pieces(rows, source):
+            written = result[start : start + part.numel()]
+            torch.index_select(self._rows(source, part).flatten(2), 1, column, out=written)
             if patch is not None:
-                patch.apply(written, totals, rows[start:stop])
+                patch.apply(written, totals, part.to(device))
+            start += part.numel()
         return result
+
+    def _source(self) -> Tensor:
+        return _side_by_side(self._weight(), self._linear, self._index)
+
+    def _rows(self, source: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
+        """Kept rows by number; those of groups are chosen before they are put side by side."""
+        origin = rows if self._index is None or self.groups > 1 else self._index[rows]
+        first, count = int(origin[0]), origin.numel()
+        if int(origin[-1]) - first + 1 == count and torch.equal(origin, torch.arange(first, first + count)):
+            return source[first : first + count]
+        if out is None:
+            return source.index_select(0, origin.to(source.device))
+        return torch.index_select(source, 0, origin.to(source.device), out=out[:count])
+
+    def _look(self, fresh: Tensor) -> None:
+        """Go through rows: how much there is in every column, and the sums."""
+        source = self._source()
+        wide = torch.promote_types(source.dtype, torch.float32)
+        if self._size is None:
+            self._size = torch.zeros(source.shape[1:], dtype=wide, device=source.device)
+            if self._adder is not None:
+                self._adder.forget_size()
+        numbers = torch.nonzero(fresh.any(dim=0)).flatten()
+        pieces = list(_pieces(numbers, source))
+        # Written over and over: fresh memory costs more than all that is computed here.
+        scratch = source.new_empty(2, pieces[0].numel(), *source.shape[1:])
+        for part in pieces:
+            piece = self._rows(source, part, scratch[0])
+            size = torch.abs(piece, out=scratch[1, : part.numel()])
+            asked = None
+            if self.groups > 1:
+                asked = fresh[:, part].T.to(size.device)
+                size.view(part.numel(), self.groups, -1).mul_(asked[..., None])
+            size = size.flatten(1).to(wide)
+            self._size += (size.new_ones(part.numel()) @ size).view(self._size.shape)
+            if self._adder is not None:
+                each = None if asked is None else asked.repeat_interleave(self.columns, dim=1)
+                self._adder.measure(self._adder.add(piece, part), each)
+
+    def _found(self) -> Tensor:
+        """Which columns hold anything in the rows that were read."""
+        if self._size is None:
+            return torch.zeros(self.groups * self.columns, dtype=torch.bool)
+        found = self._size.amax(dim=1).cpu() != 0
+        if self._sums is not None:
+            found = found[self._sums.lead] & (self._sums.scale != 0)
+            if self._adder is not None:
+                found[self._sums.targets] = self._adder.size.amax(dim=1).cpu() != 0
+        return found
 
 
 def kept_rows(linear: LinearMap, merges: Merges) -> Tensor | None:
@@ -96,42 +193,6 @@ def kept_rows(linear: LinearMap, merges: Merges) -> Tensor | None:
             source = (source[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten()
         index.append(source + segment.offset)
     return torch.cat(index)
-
-
-def merge_layer(
-    weight: Callable[[], Tensor],
-    linear: LinearMap,
-    merges: Merges,
-    spread: Tensor,
-    floor: float,
-    smallest: float = 0.0,
-) -> Merged:
-    """Merge one layer.
-
-    Args:
-        weight: Gives its weight; asked again when the merged weight is written, so that nobody has to keep it.
-        linear: The layer.
-        merges: What happens to spaces.
-        spread: Per column before: how far the channel is from the leader of its class.
-        floor: A sum this small against what was added up is zero whatever the spread.
-        smallest: How far off a stored number may be however small it is; float16 knows nothing below 6e-8.
-    """
-    index, groups, whole = kept_rows(linear, merges), linear.groups, weight()
-    rim = None
-    if groups == 1 and linear.cropping and min(linear.cropping) > 0:
-        rim = _rim(kernel_of(whole.shape, linear))
-    source = _side_by_side(whole, linear, index)
-    fetch = partial(_fetched, weight, linear, index)
-    if groups > 1:
-        index = None  # the rows are chosen before they are put side by side
-    sums = sums_of(linear, merges) if any(s.space in merges for s in linear.columns or ()) else None
-    reads, rims, ratio, totals = _look(source, index, sums, rim, spread, floor, smallest)
-    marks = Marks.of(reads.view(reads.shape[0], groups, -1).transpose(0, 1).contiguous())
-    return Merged(marks, rims, ratio, fetch, index, sums, totals)
-
-
-def _fetched(weight: Callable[[], Tensor], linear: LinearMap, index: Tensor | None) -> Tensor:
-    return _side_by_side(weight(), linear, index)
 
 
 def _side_by_side(weight: Tensor, linear: LinearMap, index: Tensor | None) -> Tensor:
@@ -155,77 +216,11 @@ def _rim(kernel: Sequence[int]) -> Tensor | None:
     return ~inside.flatten()
 
 
-_Look = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]
-
-
-def _look(
-    source: Tensor,
-    index: Tensor | None,
-    sums: Sums | None,
-    rim: Tensor | None,
-    spread: Tensor,
-    floor: float,
-    smallest: float,
-) -> _Look:
-    """Go through a layer's kept rows: what is read, which rows hold anything on the rim, what cancelled, the sums."""
-    device, kernel = source.device, source.shape[2]
-    count = source.shape[0] if index is None else index.numel()
-    columns = source.shape[1] if sums is None else sums.after
-    reads = torch.empty(count, columns, dtype=torch.bool, device=device)
-    rims = None if rim is None else torch.empty(count, dtype=torch.bool, device=device)
-    along = None if rim is None else _along(rim, source, sums)
-    index = None if index is None else index.to(device)
-    several = sums is not None and sums.targets.numel() > 0
-    adder = Adder(sums, count, source, spread, floor, smallest * kernel**0.5) if sums is not None and several else None
-    named = None if sums is None else (sums.lead.to(device), (sums.scale == 0).to(device))
-    pieces = _pieces(count, source)
-    # Written over and over: fresh memory costs more than all that is computed here.
-    scratch = source.new_empty(2, pieces[0][1], *source.shape[1:])
-    for start, stop in pieces:
-        piece, size = source[start:stop], scratch[1, : stop - start]
-        if index is not None:
-            piece = torch.index_select(source, 0, index[start:stop], out=scratch[0, : stop - start])
-        found = _nonzero(torch.abs(piece, out=size))
-        if named is not None:
-            found = found.index_select(1, named[0]).masked_fill_(named[1], False)
-        if along is not None and rims is not None:
-            torch.ne(size.flatten(1) @ along, 0, out=rims[start:stop])
-        if adder is not None:
-            total = adder.add(piece, start, stop).abs()
-            found.index_copy_(1, adder.targets, _nonzero(total))
-            if rim is not None and rims is not None:
-                rims[start:stop] |= (total @ rim.to(total) != 0).any(dim=1)
-        reads[start:stop] = found
-    rims = None if rims is None else rims.cpu()
-    return reads, rims, None if adder is None else adder.ratio(columns), None if adder is None else adder.totals
-
-
-def _along(rim: Tensor, source: Tensor, sums: Sums | None) -> Tensor:
-    """1 for every entry of a row that is on a rim, in a column that stays as it is."""
-    stays = torch.ones(source.shape[1], dtype=torch.bool)
-    if sums is not None:
-        stays[:] = False
-        alone = sums.scale != 0
-        alone[sums.targets] = False
-        stays[sums.lead[alone]] = True
-    return (stays[:, None] & rim).flatten().to(source)
-
-
-def _pieces(count: int, rows: Tensor) -> list[tuple[int, int]]:
-    """Stretches of rows to work on at a time."""
-    piece = PIECE if rows.device.type == "cpu" else PIECE_ON_DEVICE
-    step = max(1, piece // max(1, rows.shape[1:].numel()))
-    return [(start, min(start + step, count)) for start in range(0, count, step)]
-
-
-def _nonzero(size: Tensor) -> Tensor:
-    """Which kernels hold anything, over the last axis; given the magnitudes."""
-    if size.shape[-1] == 1:
-        return size.squeeze(-1) != 0
-    if size.dtype not in (torch.float32, torch.float64):
-        size = size.float()
-    # A product is several times faster than `any` over a short axis.
-    return size @ size.new_ones(size.shape[-1]) != 0
+def _pieces(rows: Tensor, source: Tensor) -> Iterator[Tensor]:
+    """Numbers of rows to work on at a time."""
+    piece = PIECE if source.device.type == "cpu" else PIECE_ON_DEVICE
+    step = max(1, piece // max(1, source.shape[1:].numel()))
+    return iter(rows.split(step)) if rows.numel() else iter(())
 
 
 def _inside(weight: Tensor, crop: Sequence[int] | None) -> Tensor:

@@ -13,8 +13,7 @@ from canon.graph import ChannelGraph, LinearMap, Segment, Space
 from canon.graph.tensors import shape_of
 from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live
-from canon.recovery.marks import Marks
-from canon.recovery.merge import Merged, kernel_of, merge_layer, unfold
+from canon.recovery.merge import Merged, kernel_of, unfold
 from canon.recovery.outcome import Reduction, SpaceOutcome
 from canon.recovery.partition import Classes
 from canon.recovery.slots import choose_slots, unmerge
@@ -101,15 +100,15 @@ class Plan:
                 old = known.get(linear.weight)
                 if old is None or any(a is not b for a, b in zip(old[0], between, strict=True)):
                     floor, smallest = 32 * tolerance.rounding, tolerance.smallest
-                    weight = partial(tensors.__getitem__, linear.weight)
-                    old = (between, merge_layer(weight, linear, changes, self._spread(linear), floor, smallest))
+                    weight, shape = partial(tensors.__getitem__, linear.weight), shape_of(tensors, linear.weight)
+                    old = (between, Merged(weight, shape, linear, changes, self._spread(linear), floor, smallest))
                     known[linear.weight] = old
                 by_weight[linear.weight] = old[1]
             self.merged[index] = by_weight[linear.weight]
         counts = {s.id: self.leaders[s.id].numel() for s in graph.spaces}
         guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
         self.folds = plan_folds(graph, tensors, self.classes, self.leaders, self.merged, guarded)
-        reads = {i: self._reads(i, m) for i, m in self.merged.items()}
+        reads = {i: partial(self._read, i, m) for i, m in self.merged.items()}
         self.live = find_live(graph, counts, reads, guarded)
         self.starts = [self._starts(linear.columns or ()) for linear in graph.maps]
 
@@ -135,10 +134,10 @@ class Plan:
         parts = [_repeated(self.classes[s.space].spread, s.repeat) for s in linear.columns or ()]
         return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
-    def _reads(self, index: int, merged: Merged) -> Marks:
+    def _read(self, index: int, merged: Merged, live: Tensor) -> Tensor:
         """A column that was folded into a bias is read no more."""
-        gone = self.folds.columns.get(index)
-        return merged.reads if gone is None else merged.reads.without(gone.view(merged.reads.columns.shape))
+        read, gone = merged.read(live), self.folds.columns.get(index)
+        return read if gone is None else read & ~gone.view(read.shape)
 
     def missing(self, widths: Mapping[int, int]) -> dict[int, Tensor]:
         """Channels to protect so that groups stay equal and no space falls below its known width."""
@@ -189,7 +188,7 @@ class Plan:
             raw = raw.narrow(0, producer.offset, space.width * producer.repeat) if linear.groups == 1 else raw
             written = (raw.reshape(space.width, -1) != 0).double().mean(dim=1).cpu()
             dead = torch.cat([~self.live[s.space].repeat_interleave(s.repeat) for s in linear.columns])
-            reads = self.merged[producer.map].reads.tensor()
+            reads = self.merged[producer.map].marks()
             revived = (reads & dead.to(reads.device).view(reads.shape[0], 1, -1)).double().mean(dim=2).flatten().cpu()
             start = sum(self.leaders[s.space].numel() * s.repeat for s in linear.rows if s.offset < producer.offset)
             part = revived[start : start + slots.numel() * producer.repeat]
@@ -250,12 +249,14 @@ class Plan:
 
     def _weight(self, index: int, linear: LinearMap, crop: bool) -> tuple[Tensor, bool]:
         """What remains of a layer's weight, and whether a ring of zeros around its kernels was left out."""
-        merged, shape = self.merged[index], shape_of(self.tensors, linear.weight)
-        (groups, per_row), per_column = merged.reads.rows.shape, merged.reads.columns.shape[1]
-        rows = self._select(linear.rows).view(groups, -1) % per_row
-        columns = torch.arange(per_column)[None] if linear.columns is None else self._select(linear.columns)
-        columns = columns.view(groups, -1) % per_column
-        hollow = crop and merged.rim is not None and not bool(merged.rim[rows[0]].any())
+        merged, shape, groups = self.merged[index], shape_of(self.tensors, linear.weight), linear.groups
+        rows = self._select(linear.rows).view(groups, -1) % merged.rows
+        columns = torch.arange(merged.columns)[None] if linear.columns is None else self._select(linear.columns)
+        columns = columns.view(groups, -1) % merged.columns
+        hollow = False
+        if crop and groups == 1:
+            merged.read(_marked(rows, merged.rows))
+            hollow = merged.hollow(columns[0])
         inside = kernel_of(shape, linear) if hollow else None
         if groups == 1:
             picked = merged.take(rows[0], columns[0], inside)[None]
@@ -295,6 +296,11 @@ class Plan:
         for name, tensor in means.items():
             result.setdefault(name, tensor)
         return result
+
+
+def _marked(rows: Tensor, count: int) -> Tensor:
+    """Rows by number, one line per group, as marks on `groups x count`."""
+    return torch.zeros(rows.shape[0], count, dtype=torch.bool).scatter_(1, rows, True)
 
 
 def _repeated(values: Tensor, repeat: int) -> Tensor:

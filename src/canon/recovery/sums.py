@@ -123,17 +123,31 @@ def sums_of(linear: LinearMap, merges: Merges) -> Sums:
 class Adder:
     """Adds up the columns of each class; a sum that is small against what was added up is zero."""
 
-    def __init__(self, sums: Sums, count: int, source: Tensor, spread: Tensor, floor: float, smallest: float) -> None:
-        device = source.device
-        self.targets, self.members, self.local = (x.to(device) for x in (sums.targets, sums.members, sums.local))
-        self.factor = sums.factor.to(device)[:, None]
-        limit, rounded = _limits(sums, spread, floor, smallest)
-        self.limit, self.rounded = limit.to(device), rounded.to(device)
-        self.totals = source.new_empty(count, sums.targets.numel(), source.shape[2])
-        self.largest = torch.zeros(sums.targets.numel(), dtype=torch.float64, device=device)
+    def __init__(self, sums: Sums, count: int, spread: Tensor, floor: float, smallest: float) -> None:
+        self._sums, self._count = sums, count
+        self._bounds = _limits(sums, spread, floor, smallest)
+        self.added = torch.zeros(count, dtype=torch.bool)
+        """Rows whose sums are known."""
 
-    def add(self, piece: Tensor, start: int, stop: int) -> Tensor:
-        """The sums of some rows."""
+        self._ready = False
+
+    def _prepare(self, piece: Tensor) -> None:
+        """Make room where the weights are."""
+        device, sums = piece.device, self._sums
+        self.members, self.local = sums.members.to(device), sums.local.to(device)
+        self.factor = sums.factor.to(device)[:, None]
+        self.limit, self.rounded = (bound.to(device) for bound in self._bounds)
+        self.totals = piece.new_empty(self._count, sums.targets.numel(), piece.shape[2])
+        self.size = torch.zeros(self.totals.shape[1:], dtype=torch.float64, device=device)
+        """`sums x kernel`: how much there is of each in the rows that were measured."""
+
+        self.largest = torch.zeros(sums.targets.numel(), dtype=torch.float64, device=device)
+        self._ready = True
+
+    def add(self, piece: Tensor, rows: Tensor) -> Tensor:
+        """The sums of some rows, given with their numbers."""
+        if not self._ready:
+            self._prepare(piece)
         terms = piece.index_select(1, self.members).double() * self.factor
         total = terms.new_zeros(terms.shape[0], self.limit.numel(), terms.shape[2]).index_add_(1, self.local, terms)
         mass = terms.new_zeros(total.shape[:2]).index_add_(1, self.local, torch.linalg.vector_norm(terms, dim=-1))
@@ -141,13 +155,28 @@ class Adder:
         share = size / torch.where(mass > 0, mass, 1.0)
         zero = (share <= self.limit) | (size <= self.rounded)
         self.largest = torch.maximum(self.largest, torch.where(zero, share, 0.0).amax(dim=0))
-        written = self.totals[start:stop]
-        return written.copy_(total.masked_fill_(zero[..., None], 0))
+        total = total.masked_fill_(zero[..., None], 0).to(self.totals.dtype)
+        self.totals.index_copy_(0, rows.to(total.device), total)
+        self.added[rows] = True
+        return total
+
+    def measure(self, total: Tensor, asked: Tensor | None) -> None:
+        """Count the sums of some rows in `size`; `asked` says of which columns, `rows x columns`."""
+        size = total.abs()
+        if asked is not None:
+            size = size * asked[:, self._sums.targets.to(asked.device), None]
+        self.size += size.sum(dim=0, dtype=torch.float64)
+
+    def forget_size(self) -> None:
+        """Begin again to measure."""
+        if self._ready:
+            self.size.zero_()
 
     def ratio(self, columns: int) -> Tensor:
         """Per column: the largest ratio of a sum that was taken for zero to what was added up in it."""
         ratio = torch.zeros(columns, dtype=torch.float64)
-        ratio[self.targets.cpu()] = self.largest.cpu()
+        if self._ready:
+            ratio[self._sums.targets] = self.largest.cpu()
         return ratio
 
 
