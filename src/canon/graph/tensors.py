@@ -112,7 +112,7 @@ def _copy_module(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         return result
     result = kind.__new__(kind)
     memo[id(module)] = result
-    result.__dict__.update({name: _copy(value, memo) for name, value in module.__dict__.items()})
+    result.__dict__.update(_copied(module.__dict__, memo))
     return result
 
 
@@ -128,10 +128,12 @@ def is_plain(kind: type) -> bool:
     return not restored and not own & _SPECIAL
 
 
+def _copied(items: dict[Any, Any], memo: dict[int, Any]) -> dict[Any, Any]:
+    return {name: value if type(value) in ATOMS else _copy(value, memo) for name, value in items.items()}
+
+
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
     kind = type(value)
-    if kind in ATOMS:
-        return value
     known = memo.get(id(value))
     if known is not None:
         return known
@@ -140,7 +142,7 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
     if kind is dict:
         # Keys are names; values may be anything.
         memo[id(value)] = made = {}
-        made.update({key: _copy(item, memo) for key, item in value.items()})
+        made.update(_copied(value, memo))
         return made
     if kind is tuple and all(type(item) in ATOMS for item in value):
         return value

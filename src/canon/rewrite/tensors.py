@@ -10,7 +10,7 @@ from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
 from canon.rewrite.spec import SpaceRewrite
-from canon.rewrite.weights import apply_grouped, gather_axis, rescale_norm, scale_axis
+from canon.rewrite.weights import Move, apply_grouped, gather_axis, move_axes, rescale_norm, scale_axis
 from canon.transforms import ChannelTransform
 
 Rewrites = Mapping[int, SpaceRewrite]
@@ -25,20 +25,34 @@ def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites
         columns = any(s.space in rewrites for s in linear.columns or ())
         # A layer that is called twice, or a weight that two layers share, is rewritten once.
         if (rows or columns) and linear.weight not in changed:
-            weight = tensors[linear.weight]
-            if rows:
-                weight = rewrite_rows(weight, linear.rows, rewrites, linear.row_axis)
-            if columns:
-                weight = rewrite_columns(weight, linear, rewrites)
-            changed[linear.weight] = weight
+            changed[linear.weight] = _rewrite_weight(tensors[linear.weight], linear, rewrites, rows, columns)
         if rows and linear.bias is not None:
             changed[linear.bias] = rewrite_rows(tensors[linear.bias], linear.rows, rewrites, 0)
     changed.update(rewrite_stages(tensors, graph, rewrites))
     return changed
 
 
+def _rewrite_weight(weight: Tensor, linear: LinearMap, rewrites: Rewrites, rows: bool, columns: bool) -> Tensor:
+    """Where channels only move and scale on both axes, that is one pass over the weight."""
+    transform = column_transform(linear, rewrites) if columns else None
+    if linear.groups == 1 and (transform is None or transform.is_gather):
+        moves = {linear.row_axis: _row_move(linear.rows, rewrites) if rows else Move()}
+        if transform is not None:
+            moves[linear.column_axis] = Move(transform.rows, None if transform.is_unit else transform.values)
+        return move_axes(weight, moves.get(0, Move()), moves.get(1, Move()))
+    if rows:
+        weight = rewrite_rows(weight, linear.rows, rewrites, linear.row_axis)
+    return weight if transform is None else _apply_columns(transform, weight, linear)
+
+
 def rewrite_rows(tensor: Tensor, segments: Sequence[Segment], rewrites: Rewrites, axis: int) -> Tensor:
     """Rows move and take their gain."""
+    move = _row_move(segments, rewrites)
+    assert move.index is not None, "rows are named one by one"
+    return scale_axis(tensor.index_select(axis, move.index.to(tensor.device)), move.gain, axis)
+
+
+def _row_move(segments: Sequence[Segment], rewrites: Rewrites) -> Move:
     index, gains = [], []
     for segment in segments:
         rewrite = rewrites.get(segment.space)
@@ -46,8 +60,7 @@ def rewrite_rows(tensor: Tensor, segments: Sequence[Segment], rewrites: Rewrites
         index.append(_entries(source, segment.repeat) + segment.offset)
         gain = None if rewrite is None else rewrite.gain(segment.tap)
         gains.append(_gain(gain, source.numel(), segment.repeat))
-    picked = tensor.index_select(axis, torch.cat(index).to(tensor.device))
-    return scale_axis(picked, _side_by_side(gains), axis)
+    return Move(torch.cat(index), _side_by_side(gains))
 
 
 def column_transform(linear: LinearMap, rewrites: Rewrites) -> ChannelTransform:
@@ -64,7 +77,10 @@ def column_transform(linear: LinearMap, rewrites: Rewrites) -> ChannelTransform:
 
 def rewrite_columns(weight: Tensor, linear: LinearMap, rewrites: Rewrites) -> Tensor:
     """`W ← W·M` on the input axis."""
-    transform = column_transform(linear, rewrites)
+    return _apply_columns(column_transform(linear, rewrites), weight, linear)
+
+
+def _apply_columns(transform: ChannelTransform, weight: Tensor, linear: LinearMap) -> Tensor:
     if linear.groups > 1:
         return apply_grouped(transform, weight, linear.groups)
     return transform.apply(weight, linear.column_axis)

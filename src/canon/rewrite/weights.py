@@ -5,10 +5,28 @@ Letters: `W[o, i, ...]` a weight, `g` gains after the rewrite (one per channel),
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
 import torch
 from torch import Tensor
 
 from canon.transforms import ChannelTransform
+
+PIECE: Final = 1 << 17
+"""Weights moved at a time on the host: what a core's cache holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """Where the entries of an axis come from, and what they are multiplied by."""
+
+    index: Tensor | None = None
+    """None: they stay where they are."""
+
+    gain: Tensor | None = None
+    """None: by 1."""
 
 
 def scale_axis(tensor: Tensor, gain: Tensor | None, axis: int, repeat: int = 1) -> Tensor:
@@ -31,6 +49,34 @@ def gather_axis(tensor: Tensor, source: Tensor, axis: int, repeat: int = 1) -> T
         inner = torch.arange(repeat, device=tensor.device)
         index = (index[:, None] * repeat + inner).flatten()
     return tensor.index_select(axis, index)
+
+
+def move_axes(weight: Tensor, first: Move, second: Move) -> Tensor:
+    """`W'[k, l] = g[k]·h[l]·W[i[k], j[l]]` over the first two axes, some rows at a time: each page is written once."""
+    weight, device = weight.detach(), weight.device
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    rows, columns = (None if move.index is None else move.index.to(device) for move in (first, second))
+    gains = [None if move.gain is None else move.gain.to(device, wide) for move in (first, second)]
+    shape = [old if new is None else new.numel() for old, new in zip(weight.shape, (rows, columns), strict=False)]
+    result = torch.empty(*shape, *weight.shape[2:], dtype=weight.dtype, device=device)
+    ones = [1] * (weight.ndim - 1)
+    step = max(1, PIECE // max(1, prod(result.shape[1:]))) if device.type == "cpu" else shape[0]
+    for start in range(0, shape[0], step):
+        stretch = slice(start, start + step)
+        picked = (weight[stretch] if rows is None else weight.index_select(0, rows[stretch])).to(wide)
+        target = result[stretch]
+        moved = target if wide == weight.dtype else torch.empty_like(target, dtype=wide)
+        if columns is None:
+            moved.copy_(picked)
+        else:
+            torch.index_select(picked, 1, columns, out=moved)
+        if gains[0] is not None:
+            moved.mul_(gains[0][stretch].view(-1, *ones))
+        if gains[1] is not None:
+            moved.mul_(gains[1].view(1, -1, *ones[1:]))
+        if moved is not target:
+            target.copy_(moved)
+    return result
 
 
 def apply_grouped(transform: ChannelTransform, weight: Tensor, groups: int) -> Tensor:

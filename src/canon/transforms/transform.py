@@ -171,8 +171,8 @@ class ChannelTransform:
         device = weight.device
         picked = weight.index_select(axis, self.rows.to(device))
         values = self.values.to(device)
-        if self._is_gather:
-            if self._is_unit:
+        if self.is_gather:
+            if self.is_unit:
                 return picked
             return (picked * values.to(_wide(weight.dtype)).view(shape)).to(weight.dtype)
         result_shape = list(weight.shape)
@@ -182,19 +182,18 @@ class ChannelTransform:
         return result.to(weight.dtype)
 
     @cached_property
-    def _is_gather(self) -> bool:
+    def is_gather(self) -> bool:
         """Exactly one entry in every column."""
         return self.columns.numel() == self.after and bool((self.columns == torch.arange(self.after)).all())
 
     @cached_property
-    def _is_unit(self) -> bool:
+    def is_unit(self) -> bool:
+        """All entries are 1."""
         return bool((self.values == 1).all())
 
     @cached_property
     def _is_identity(self) -> bool:
-        return (
-            self.before == self.after and self._is_gather and self._is_unit and bool((self.rows == self.columns).all())
-        )
+        return self.before == self.after and self.is_gather and self.is_unit and bool((self.rows == self.columns).all())
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
