@@ -77,8 +77,11 @@ def constant_values(
         gain = 2.0 if batch.affine is None else 1 + batch.affine.factor.abs().amax(dim=2)
         swallowed = residue * _largest(batch) if batch.first.kind == "depthwise" else 0.0
         value = torch.where(value.abs() <= zero * mass + floor * gain + swallowed, 0.0, value)
-        for index, stage in enumerate(batch.stages):
-            known[stage.output] = (value[index : index + 1], mass[index : index + 1])
+        if len(batch.stages) == 1:
+            known[batch.first.output] = (value, mass)
+            continue
+        for stage, *pair in zip(batch.stages, value.split(1), mass.split(1), strict=True):
+            known[stage.output] = (pair[0], pair[1])
     return {point: value[0] for point, (value, _) in known.items()}
 
 

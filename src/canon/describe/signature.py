@@ -62,10 +62,10 @@ class Signature:
         """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off."""
         worst = torch.zeros(a.numel(), dtype=torch.float64)
         for stack in self.stacks:
-            gap = stack.data[:, a] - stack.data[:, b]
+            gap = stack.data.index_select(1, a) - stack.data.index_select(1, b)
             size = gap.squeeze(2).abs() if gap.shape[2] == 1 else torch.linalg.vector_norm(gap, dim=2)
             if stack.slack is not None:
-                size = size / torch.maximum(stack.slack[:, a], stack.slack[:, b])
+                size = size / torch.maximum(stack.slack.index_select(1, a), stack.slack.index_select(1, b))
             worst = torch.maximum(worst, size.amax(dim=0))
         return worst
 

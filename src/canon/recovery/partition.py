@@ -263,8 +263,8 @@ def _factors(signature: Signature, leader: Tensor) -> tuple[dict[int, Tensor], d
         return {}, {}
     scales = torch.stack([*signature.scales.values()])
     safe = torch.where(scales != 0, scales, 1.0)
-    leading = scales[:, leader]
-    factors = torch.where((scales != 0) & (leading != 0), scales / safe[:, leader], 1.0)
+    leading = scales.index_select(1, leader)
+    factors = torch.where((scales != 0) & (leading != 0), scales / safe.index_select(1, leader), 1.0)
     return dict(zip(signature.scales, factors, strict=True)), dict(zip(signature.scales, safe, strict=True))
 
 
