@@ -211,7 +211,7 @@ class Refinement:
 
         Rows over two inputs point anywhere on a circle. Among five hundred of them, the nearest two are 1e-5 apart.
         """
-        freedom = sum(_varying(stack.data) for stack in signature.stacks if stack.data.shape[2] == 1)
+        freedom = 0
         for producer in space.producers:
             if producer.map in self.sketches:
                 linear = self.graph.maps[producer.map]
@@ -223,8 +223,14 @@ class Refinement:
         for stage in space.stages:
             if stage.kind == "depthwise":
                 freedom += shape_of(self.tensors, stage.params["weight"])[1:].numel() - 1
-        chance: float = (CHANCE / space.width**2) ** (1 / max(1, freedom))
-        return min(self.tolerance.equal, chance)
+        if _chance(space.width, freedom) < self.tolerance.equal:
+            freedom += sum(_varying(stack.data) for stack in signature.stacks if stack.data.shape[2] == 1)
+        return min(self.tolerance.equal, _chance(space.width, freedom))
+
+
+def _chance(width: int, freedom: int) -> float:
+    """How near the nearest two of so many channels may come by chance, with so many numbers that vary freely."""
+    return float((CHANCE / width**2) ** (1 / max(1, freedom)))
 
 
 def _varying(blocks: Tensor) -> int:
