@@ -9,9 +9,10 @@ import torch
 
 from canon import zoo
 from canon.attacks import attack_with
-from canon.bench import attack_grid
+from canon.bench import attack_grid, attack_time
 from canon.bench.attack_grid import Case, cases, load, main, run_grid
-from canon.bench.attack_time import measure_attack
+from canon.bench.attack_time import measure_attack, measure_growth
+from canon.bench.clock import Times
 
 CASE = Case("squeezenet1_1", "nso_zero", 0.2, "float32", expand_kernels=True)
 
@@ -82,7 +83,18 @@ def test_a_changed_function_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_time_of_an_attack_is_measured_beside_a_copy() -> None:
-    found = measure_attack("squeezenet1_1", repeats=1)
+    found = measure_attack("squeezenet1_1", "nso_zero", repeats=1)
     assert found.value > 0
-    assert found.limit is None, "of a network with many small layers nothing is promised"
+    assert found.limit == 5
     assert "clone" in found.note
+
+
+def test_the_growth_of_an_attack_s_time_is_a_slope_over_the_bytes_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [float(s.split(" ")[0]) for s in measure_growth("squeezenet1_1", repeats=1).note.split(": ")[1].split(", ")]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 8 * sizes[0]
+    squares = iter(Times((size**2,)) for size in sizes)
+    monkeypatch.setattr(attack_time, "time_of", lambda *_, **__: next(squares))
+    found = measure_growth("squeezenet1_1")
+    assert found.value == pytest.approx(2, abs=0.1)
+    assert not found.within

@@ -2,29 +2,69 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
+from statistics import linear_regression
+from typing import Final
+
+import torch
+from torch import Tensor
 
 from canon.attacks import AttackOptions, attack_with
-from canon.bench.attack_grid import randomize_norms
-from canon.bench.micro import Measurement, median_seconds
+from canon.bench.clock import time_of
+from canon.bench.micro import Measurement
+from canon.bench.performance import Case, attacked
+from canon.bench.subjects import subject
 from canon.graph import trace
-from canon.zoo import example_input, model
+from canon.zoo import example_input
+
+LIMIT: Final = 5.0
+"""What an attack may cost, in copies of the attacked state dict."""
+
+SLOPE: Final = 1.1
+"""Time that is linear in the bytes written grows with their first power."""
+
+STEPS: Final = (1, 2, 3, 4)
+"""How often channels are injected where the growth is measured; each time makes a network half as wide again."""
+
+VARIANTS: Final = ("nso_zero", "mix-opseq")
 
 
-def measure_attack(name: str = "resnet18", ratio: float = 0.5, repeats: int = 5) -> Measurement:
-    """Time of an attack with two primitives and all camouflage over that of cloning the attacked state dict."""
-    network, example = model(name), example_input(name)
-    randomize_norms(network)
-    options = AttackOptions(ops=("nso_zero", "nso_clique"), ratio=ratio)
-    attacked = attack_with(network, example, options)
-    state = attacked.model.state_dict()
-    clone = median_seconds(lambda: {key: value.clone() for key, value in state.items()}, repeats)
-    traced = median_seconds(lambda: trace(attacked.model, example), repeats)
-    ours = median_seconds(partial(attack_with, network, example, options), repeats)
+def measure_attack(name: str, variant: str, ratio: float = 0.2, repeats: int = 5) -> Measurement:
+    """Time of an attack with all camouflage over that of cloning the attacked state dict."""
+    network, example = subject(name), example_input(name)
+    options, model = attacked(Case(name, variant, ratio), network, example)
+    state = _state(model)
+    clock = partial(time_of, repeats=repeats, device="cpu")
+    clone = clock(lambda: {key: value.clone() for key, value in state.items()}).median
+    traced = clock(lambda: trace(network, example)).median
+    del model
+    ours = clock(lambda: attack_with(network, example, options)).median
     note = (
-        f"attack {ours * 1e3:.0f} ms, {ours / (clone + traced):.1f} x trace and clone; "
-        f"clone {clone * 1e3:.0f} ms, trace {traced * 1e3:.0f} ms, {attacked.log.parameters / 1e6:.0f} M parameters"
+        f"attack {ours * 1e3:.0f} ms, of which a trace {traced * 1e3:.0f} ms; "
+        f"clone {clone * 1e3:.0f} ms, {_size(state) / 1e6:.0f} MB"
     )
-    # Many small layers cost what a trace costs, however few numbers they hold.
-    limit = 5.0 if name == "resnet18" else None
-    return Measurement(f"attack {name}", ours / clone, "x", limit=limit, note=note)
+    return Measurement(f"attack {name} {variant} {ratio}", ours / clone, "x", limit=LIMIT, note=note)
+
+
+def measure_growth(name: str = "resnet18", repeats: int = 3) -> Measurement:
+    """How the time of an attack grows with what it writes: the slope of its logarithm over that of the bytes."""
+    network, example = subject(name), example_input(name)
+    bytes_written, seconds = [], []
+    for steps in STEPS:
+        options = AttackOptions(ops=("nso_zero",) * steps, ratio=0.5)
+        bytes_written.append(_size(_state(attack_with(network, example, options).model)))
+        run = partial(attack_with, network, example, options)
+        seconds.append(time_of(run, repeats=repeats, device="cpu").median)
+    slope = linear_regression([math.log(size) for size in bytes_written], [math.log(t) for t in seconds]).slope
+    figures = zip(bytes_written, seconds, strict=True)
+    note = "log time over log bytes: " + ", ".join(f"{size / 1e6:.0f} MB {t * 1e3:.0f} ms" for size, t in figures)
+    return Measurement(f"attack {name}, growth", slope, "", limit=SLOPE, note=note)
+
+
+def _state(model: torch.nn.Module) -> dict[str, Tensor]:
+    return {key: value.detach() for key, value in model.state_dict().items()}
+
+
+def _size(state: dict[str, Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
