@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from canon.errors import FileFormatError
 
 FORMAT: Final = 1
 
-_NAMES: Final = {Kind.ZERO_IN: "zero_in", Kind.ZERO_OUT: "zero_out", Kind.CLIQUE: "clique"}
+_NAMES: Final[dict[int, str]] = {Kind.ZERO_IN: "zero_in", Kind.ZERO_OUT: "zero_out", Kind.CLIQUE: "clique"}
 
 
 @dataclass(frozen=True)
@@ -116,13 +117,12 @@ def write_log(plan: AttackPlan, options: AttackOptions, parameters: int) -> Atta
 
 
 def _space_log(plan: AttackPlan, planned: SpacePlan) -> SpaceLog:
-    origins = planned.channels.origin.flatten()
-    live = planned.kind == Kind.LIVE
-    copies = torch.bincount(origins[live], minlength=planned.space.width)
-    alone = (copies == 1).tolist()
-    kinds = [
-        _NAMES[Kind(kind)] if kind != Kind.LIVE else ("original" if alone[origin] else "copy")
-        for kind, origin in zip(planned.kind.tolist(), origins.tolist(), strict=True)
+    origins: list[int] = planned.channels.origin.flatten().tolist()
+    kinds = planned.kind.tolist()
+    copies = Counter(origins)
+    words = [
+        _NAMES[kind] if kind in _NAMES else "original" if copies[origin] == 1 else "copy"
+        for kind, origin in zip(kinds, origins, strict=True)
     ]
     return SpaceLog(
         name=planned.space.name,
@@ -131,7 +131,7 @@ def _space_log(plan: AttackPlan, planned: SpacePlan) -> SpaceLog:
         after=planned.after,
         groups=planned.space.groups,
         sequence=planned.sequence,
-        kinds=tuple(kinds),
-        origins=tuple(origins.tolist()),
+        kinds=tuple(words),
+        origins=tuple(origins),
         scaled=bool(planned.gains),
     )

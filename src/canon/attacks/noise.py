@@ -55,7 +55,7 @@ class Windows:
 
     def spread(self, mean: float, deviation: float) -> Windows:
         """The same filters with this mean and deviation."""
-        return Windows(self.part * deviation + mean, self.offsets, self.length)
+        return Windows((self.part * deviation).add_(mean), self.offsets, self.length)
 
     def take(self, which: Tensor, length: int, out: Tensor | None = None) -> Tensor:
         """Filters by number, cut to `length`: `[len(which), length]`, given or written there."""
