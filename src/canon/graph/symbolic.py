@@ -11,8 +11,9 @@ from torch import Tensor, fx, nn
 
 from canon.graph.counted import count_uses, uses_in
 from canon.graph.frontend import Attach, Environment, FrontendError, Step, elementwise, owner
-from canon.graph.modules import SHAPE_KEEPING, hooked, operands_of
+from canon.graph.modules import hooked, operands_of
 from canon.graph.names import function_name, writes_in_place
+from canon.graph.results import function_result, layer_result
 from canon.graph.rules import Call, lookup
 from canon.graph.tensors import meta_clone
 from canon.graph.values import Extent, Value, data_of, extents_in, fixed, has_tensor, shape_of, values_in
@@ -113,9 +114,13 @@ class _Walker:
 
     def run(self, node: fx.Node, run: Callable[..., Any], module: nn.Module | None, args: Any, kwargs: Any) -> Any:
         """The result on meta tensors."""
-        plain = len(args) == 1 and not kwargs and isinstance(args[0], Value)
-        if plain and module is not None and type(module) in SHAPE_KEEPING and not hooked(module):
-            return args[0].data  # on meta tensors a norm costs more than all rules together
+        known = None
+        if module is None:
+            known = function_result(run, args, kwargs) if node.op == "call_function" else None
+        elif not kwargs:
+            known = layer_result(module, args)
+        if known is not None:
+            return known
         try:
             return run(*data_of(args), **data_of(kwargs))
         except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 from canon.graph.blocks import Part
 
 Parts = tuple[Part, ...]
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
@@ -84,12 +85,27 @@ def leaves(structure: Any) -> Iterator[Any]:
 
 def values_in(structure: Any) -> list[Value]:
     """The tensors inside a structure of operands."""
-    return [leaf for leaf in leaves(structure) if isinstance(leaf, Value)]
+    return _found(structure, Value, [])
 
 
 def extents_in(structure: Any) -> list[Extent]:
     """The channel counts inside a structure of operands."""
-    return [leaf for leaf in leaves(structure) if isinstance(leaf, Extent)]
+    return _found(structure, Extent, [])
+
+
+def _found(structure: Any, kind: type[Kind], found: list[Kind]) -> list[Kind]:
+    """The leaves of one kind; every step of a trace asks for some, so no generators are nested."""
+    if isinstance(structure, kind):
+        found.append(structure)
+    elif isinstance(structure, (list, tuple)):
+        for item in structure:
+            _found(item, kind, found)
+    elif isinstance(structure, dict):
+        for item in structure.values():
+            _found(item, kind, found)
+    elif isinstance(structure, slice):
+        _found((structure.start, structure.stop, structure.step), kind, found)
+    return found
 
 
 def has_tensor(structure: Any) -> bool:
