@@ -57,26 +57,26 @@ class Lines:
     filter: Tensor
     """The number of its filter."""
 
-    back: Tensor
-    """For every row in the weight's own order, where it stands within its step here."""
-
     @staticmethod
-    def of(rows: Axis, step: int, like: Tensor) -> tuple[Lines, list[list[int]]]:
-        """The rows, and for each step how many of every `Kind` it has."""
+    def of(rows: Axis, step: int, like: Tensor) -> tuple[Lines, Tensor, list[list[int]]]:
+        """The rows, where each of the weight's own order stands within its step, and each step's rows by kind."""
         index, kinds = torch.arange(rows.after), len(Kind)
         sort = (index // step) * kinds + rows.kind if step < rows.after else rows.kind
         order = torch.argsort(sort, stable=True)
         back = torch.empty_like(order)
         back[order] = index % step
         places = rows.places[:2, order].to(like.device)
-        lines = Lines(places[0], rows.gain[order].to(like).view(-1, 1), places[1], back.to(like.device))
         steps = -(-rows.after // step)
-        return lines, torch.bincount(sort, minlength=kinds * steps).view(steps, kinds).tolist()
+        return (
+            Lines(places[0], rows.gain[order].to(like).view(-1, 1), places[1]),
+            back.to(like.device),
+            torch.bincount(sort, minlength=kinds * steps).view(steps, kinds).tolist(),
+        )
 
     def part(self, begin: int, end: int) -> Lines:
         """Some of them."""
         part = slice(begin, end)
-        return Lines(self.source[part], self.gain[part], self.filter[part], self.back[part])
+        return Lines(self.source[part], self.gain[part], self.filter[part])
 
 
 @dataclass(frozen=True, eq=False)

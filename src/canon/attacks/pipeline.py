@@ -19,7 +19,8 @@ from canon.attacks.parameters import write_parameters
 from canon.attacks.plan import AttackPlan, count_parameters, make_plan
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
-from canon.graph import ChannelGraph, trace
+from canon.graph import trace
+from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors, resize_kernels
 
 Progress = Callable[[int, int], None]
@@ -117,7 +118,7 @@ def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: Attac
         if name not in MIX:
             registry.get(name)  # a wrong name is found before anything else
     graph = trace(model, example)
-    tensors = _tensors(model, graph)
+    tensors = {name: tensor.detach() for name, tensor in tensor_names(model)[0].items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     generator = torch.Generator().manual_seed(options.seed)
     plan = make_plan(graph, options, shapes, generator)
@@ -171,12 +172,6 @@ def _noise_for(plan: AttackPlan, tensors: Mapping[str, Tensor], generator: torch
         longest = max(longest, width * kernel)
         most = max(most, sum(2 * plan.width(s.space) * s.repeat for s in linear.rows))
     return Noise.of(longest, most, generator)
-
-
-def _tensors(model: nn.Module, graph: ChannelGraph) -> dict[str, Tensor]:
-    """Parameters and buffers by first name."""
-    named = [*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False)]
-    return {graph.aliases[name]: tensor.detach() for name, tensor in named}
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:

@@ -113,21 +113,21 @@ class Brush:
         """Fill `out[o', i', k'…]` from `weight[o, i, k…]`: rows of one sort together, then all to their places."""
         chunk = CHUNK if out.device.type == "cpu" else 64 * CHUNK
         step = max(1, min(out.shape[0], chunk // max(1, out[0].numel())))
-        lines, counts = Lines.of(rows, step, out)
+        lines, back, counts = Lines.of(rows, step, out)
         palette = Palette.of(columns, self.chain, out)
         canvas, begin = out.new_empty(step, *out.shape[1:]), 0
         for live, null, *free in counts:
             other = live + null
-            end = other + sum(free)
-            part = lines.part(begin, begin + end)
+            count = other + sum(free)
             if live:
-                self._live(canvas[:live], weight, part.part(0, live), palette)
+                self._live(canvas[:live], weight, lines.part(begin, begin + live), palette)
             if null:
-                self._null(canvas[live:other], part.part(live, other), palette)
-            if other < end:
-                self._free(canvas[other:end], part.part(other, end), palette)
-            torch.index_select(canvas[:end], 0, part.back, out=out[begin : begin + end])
-            begin += end
+                self._null(canvas[live:other], lines.part(begin + live, begin + other), palette)
+            if other < count:
+                self._free(canvas[other:count], lines.part(begin + other, begin + count), palette)
+            end = begin + count
+            torch.index_select(canvas[:count], 0, back[begin:end], out=out[begin:end])
+            begin = end
 
     def _live(self, out: Tensor, weight: Tensor, lines: Lines, palette: Palette) -> None:
         picked = weight.index_select(0, lines.source).flatten(2).mul_(lines.gain[:, None])
