@@ -8,14 +8,14 @@ from typing import Any
 
 from torch import Tensor, fx, nn
 
-from canon.api.documents import architecture_of
 from canon.api.recovering import recover
-from canon.rewrite import FoldableNorm
+from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify import Certificate, Matching
-from canon.verify import certify as certify_once
+from canon.verify.certificate import certify_traced
 from canon.verify.folded import certify_folded
-from canon.verify.forms import conform, norms_of
+from canon.verify.forms import conform
 from canon.verify.naming import named_alike
+from canon.verify.traced import Traced
 
 
 def certify(
@@ -46,19 +46,22 @@ def certify(
         norms: The reference's norms, where they are known already.
     """
     names = None if layers is None else tuple(layers)
-    known = norms_of(reference, example) if norms is None else norms
+    owner = Traced.of(reference, example)
+    known = norms_behind_layers(reference, owner.graph) if norms is None else norms
     if isinstance(recovered, fx.GraphModule):
-        recovered = named_alike(recovered, architecture_of(reference, example), example, reference=reference)
+        recovered = named_alike(recovered, owner.architecture, example, reference=reference)
 
-    def once(ours: nn.Module, theirs: nn.Module) -> Certificate:
-        formed, form = conform(ours, known, example)
-        compare = certify_folded if form.changed else certify_once
-        return compare(formed, theirs, example, tolerance, names, matching=matching)
+    def once(ours: nn.Module, theirs: Traced) -> Certificate:
+        traced = Traced.like(ours, example, theirs)
+        formed, form = conform(ours, known, example, graph=traced.graph)
+        if form.changed:
+            return certify_folded(formed, theirs.model, example, tolerance, names, matching=matching)
+        return certify_traced(traced, theirs, tolerance, names, matching=matching)
 
-    found = once(recovered, reference)
+    found = once(recovered, owner)
     related = found.alignment is None or found.alignment.established
     if found.passed or not related or not canonical:
         return found
-    again = once(recover(recovered, example).model, recover(reference, example).model)
+    again = once(recover(recovered, example).model, Traced.of(recover(reference, example).model, example))
     # A failure is told about the models that were given.
     return replace(again, canonical=True) if again.passed else found

@@ -218,6 +218,7 @@ class _Aligner:
         found = self.side.describe(space, step.maps)
         features = project(found.features, self.layout.numbers, seed=index)
         old = self.match.get(space.id)
+        known: Mapping[int, Tensor] | None = None
         if step.last:
             paired = torch.arange(space.width) if old is None else old
         else:
@@ -227,10 +228,14 @@ class _Aligner:
             named = coordinates(paired, step.leader, found.scales, step.scales)
             self.side.place(space, named, frozenset(named.factors))
             self.factors[space.id] = {}
+            known = named.factors if torch.equal(named.index, paired) else None
         if not step.scales.keys() <= found.scales.keys():
             raise KeyFileError("the key has a scale where nothing is known", where=space.name)
-        for tap, factor in ratios({tap: found.scales[tap] for tap in step.scales}, step.scales, paired).items():
-            self.factors[space.id][tap] = factor.masked_fill((factor - 1).abs() <= ROUNDING, 1.0)
+        if step.scales:
+            factors = ratios(found.scales, step.scales, paired) if known is None else known
+            together = torch.stack(tuple(factors.values()))
+            together = together.masked_fill((together - 1).abs() <= ROUNDING, 1.0)
+            self.factors[space.id].update(zip(factors, together, strict=True))
         self.figures[space.id] = _figures(space, step, features, paired)
 
     def rewrites(self, rescale: bool) -> dict[int, SpaceRewrite]:
@@ -238,16 +243,18 @@ class _Aligner:
         found = {}
         for space, paired in self.match.items():
             source = torch.argsort(paired)
-            factors = self.factors[space] if rescale else {}
-            gains = {tap: 1 / factor[source] for tap, factor in factors.items()}
             everyone = torch.arange(source.numel())
+            factors: dict[int, Tensor] = {}
+            if rescale and self.factors[space]:
+                moved = torch.stack(tuple(self.factors[space].values())).index_select(1, source)
+                factors = dict(zip(self.factors[space], moved, strict=True))
             found[space] = SpaceRewrite(
                 before=source.numel(),
                 source=source,
                 transform=ChannelTransform.permutation(source),
-                gains=gains,
+                gains={tap: 1 / factor for tap, factor in factors.items()},
                 transforms={
-                    tap: ChannelTransform(source.numel(), source.numel(), source, everyone, factor[source])
+                    tap: ChannelTransform(source.numel(), source.numel(), source, everyone, factor)
                     for tap, factor in factors.items()
                 },
             )
@@ -255,22 +262,21 @@ class _Aligner:
 
 
 def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
-    distance = (features - step.features[paired]).norm(dim=1)
+    distance = torch.linalg.vector_norm(features - step.features.index_select(0, paired), dim=1)
     distinct = distance <= SURE
     unsure = torch.nonzero(~distinct).flatten()
     if unsure.numel():
         chosen = paired[unsure]
         following = nearest_other(features[unsure], step.label[chosen], step.features, step.label, chosen)
         distinct[unsure] = distance[unsure] <= NEARER * following
-    shared = step.leader != torch.arange(space.width)
-    leaders = torch.unique(step.leader[shared]).numel()
+    shared = step.leader[step.leader != torch.arange(space.width)]
     return SpaceMatch(
         name=space.name,
         width=space.width,
         worst=float(distance.max()),
         median=float(distance.median()),
         distinct=float(distinct.double().mean()),
-        ambiguous=int(shared.sum()) + leaders,
+        ambiguous=shared.numel() + len(set(shared.tolist())),
         pinned=not movable(space),
     )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from torch import Tensor, nn
 
-from canon.graph import trace
+from canon.graph import ChannelGraph, trace
 from canon.rewrite import FoldableNorm, fold_norms, norms_behind_layers, restore_norms
 from canon.rewrite.fold import LAYERS, NORMS
 
@@ -57,7 +57,11 @@ def norms_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[Folda
 
 
 def conform(
-    model: nn.Module, norms: Iterable[FoldableNorm] | None, example: Tensor | tuple[Any, ...]
+    model: nn.Module,
+    norms: Iterable[FoldableNorm] | None,
+    example: Tensor | tuple[Any, ...],
+    *,
+    graph: ChannelGraph | None = None,
 ) -> tuple[nn.Module, Form]:
     """A model with norms where the reference has them, and what had to be done for it.
 
@@ -65,11 +69,12 @@ def conform(
         model: The suspect, in evaluation mode. It is not changed, and given back as it is where nothing is to do.
         norms: The reference's norms, from `norms_of` or its layout key; None: they are not known.
         example: An input tensor or tuple of inputs.
+        graph: The model's channel graph, where it is at hand.
     """
     if norms is None:
         return model, GIVEN
     wanted = {pair.layer: pair for pair in norms}
-    graph = trace(model, example)
+    graph = trace(model, example) if graph is None else graph
     modules = dict(model.named_modules())
     surplus = {pair.layer for pair in norms_behind_layers(model, graph)} - wanted.keys()
     missing = tuple(

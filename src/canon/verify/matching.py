@@ -8,6 +8,7 @@ minimises the sum of all distances.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 import numpy as np
@@ -91,18 +92,20 @@ def nearest_other(
 def _match_sorted(
     found: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, seed: int
 ) -> None:
-    """Pair what stands at the same rank of a random projection, where it is certainly nearest."""
-    rest = torch.nonzero(found < 0).flatten()
-    free = torch.ones(found.numel(), dtype=torch.bool)
-    free[found[found >= 0]] = False
-    generator = torch.Generator().manual_seed(seed)
-    direction = torch.randn(features.shape[1], generator=generator, dtype=torch.float64)
-    direction /= direction.norm().clamp(min=1e-300)
-    ours = rest[_order(features[rest] @ direction, label[rest])]
+    """Pair what stands at the same rank of a random projection, where it is certainly nearest.
+
+    With the first seed nothing is paired yet.
+    """
+    direction = _direction(features.shape[1], seed)
     projected = reference @ direction
     order = _order(projected, reference_label)
-    theirs = order[free[order]]
-    distance = (features[ours] - reference[theirs]).norm(dim=1)
+    ours, theirs = _order(features @ direction, label), order
+    if seed:
+        free = torch.ones(found.numel(), dtype=torch.bool)
+        free[found[found >= 0]] = False
+        ours, theirs = ours[found[ours] < 0], theirs[free[theirs]]
+    gap = features.index_select(0, ours).sub_(reference.index_select(0, theirs))
+    distance = torch.linalg.vector_norm(gap, dim=1)
     # By the triangle inequality nothing else is nearer than twice this distance, if the next is three times as far.
     apart = torch.empty_like(projected)
     apart[order] = _steps(projected[order], reference_label[order])
@@ -111,9 +114,16 @@ def _match_sorted(
     doubtful = torch.nonzero(alike & ~sure).flatten()
     if doubtful.numel():
         chosen = theirs[doubtful]
-        gap = nearest_other(reference[chosen], reference_label[chosen], reference, reference_label, chosen)
-        sure[doubtful] = 3 * distance[doubtful] <= gap
+        following = nearest_other(reference[chosen], reference_label[chosen], reference, reference_label, chosen)
+        sure[doubtful] = 3 * distance[doubtful] <= following
     found[ours[sure]] = theirs[sure]
+
+
+@lru_cache(maxsize=256)
+def _direction(numbers: int, seed: int) -> Tensor:
+    """A random unit vector."""
+    drawn = torch.randn(numbers, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return drawn.div_(max(float(drawn.norm()), 1e-300))
 
 
 def _steps(ordered: Tensor, label: Tensor) -> Tensor:

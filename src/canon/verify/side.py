@@ -74,9 +74,7 @@ class Side:
         sketches = {index: self._sketch(index) for index in maps}
         signature = describe(space, self.graph, self.tensors, sketches, ZERO, self._programs[space.id])
         scales = {tap: scale for tap, scale in signature.scales.items() if tap not in self.graph.fixed_taps}
-        blocks = [stack.data.transpose(0, 1).flatten(1) for stack in signature.stacks]
-        empty = torch.zeros(space.width, 0, dtype=torch.float64)
-        return Description(signature, torch.cat([empty, *blocks], dim=1), scales)
+        return Description(signature, _side_by_side(signature), scales)
 
     def _versions(self, linear: LinearMap) -> tuple[int, ...]:
         return tuple(self._version.get(s.space, 0) for s in linear.columns or ())
@@ -95,6 +93,16 @@ class Side:
             cached = (versions, sketch_rows(linear, self.graph, self.tensors, self.coordinates))
             self._sketches[index] = cached
         return cached[1]
+
+
+def _side_by_side(signature: Signature) -> Tensor:
+    """All blocks of a signature, written once."""
+    sizes = [(stack.data.shape[0], stack.data.shape[2]) for stack in signature.stacks]
+    features = torch.empty(signature.width, sum(blocks * numbers for blocks, numbers in sizes), dtype=torch.float64)
+    parts = features.split([blocks * numbers for blocks, numbers in sizes], dim=1)
+    for part, size, stack in zip(parts, sizes, signature.stacks, strict=True):
+        part.unflatten(1, size).copy_(stack.data.transpose(0, 1))
+    return features
 
 
 def movable(space: Space) -> bool:
