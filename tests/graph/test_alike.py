@@ -87,6 +87,10 @@ def with_a_tensor_that_may_be_looked_at(model: Small) -> None:
     model.offset = torch.zeros(1)
 
 
+def with_a_function_that_may_know_a_model(model: Small) -> None:
+    model.settings["taps"] = lambda: model
+
+
 def with_another_dtype(model: Small) -> None:
     model.norm.double()
 
@@ -101,7 +105,8 @@ def with_a_forward_pass_of_its_own(model: Small) -> None:
 
 CHANGES = [
     with_another_value, with_another_width, with_another_stride, with_another_class, with_a_shared_layer,
-    with_a_shared_weight, with_a_hook, with_a_tensor_that_may_be_looked_at, with_another_dtype, without_a_bias,
+    with_a_shared_weight, with_a_hook, with_a_tensor_that_may_be_looked_at, with_another_dtype,
+    with_a_function_that_may_know_a_model, without_a_bias,
     with_a_forward_pass_of_its_own,
 ]  # fmt: skip
 
@@ -115,6 +120,18 @@ def test_models_that_differ_otherwise_do_not(change: Callable[[Small], None]) ->
     change(other)
     assert not built_alike(model, other)
     assert not built_alike(other, model)
+
+
+def test_what_two_models_share_may_be_a_layer_of_one() -> None:
+    model = small()
+    other = copy.deepcopy(model)
+    other.offset = model.offset
+    model.settings["taps"] = other.settings["taps"] = [model.first]
+    assert not built_alike(model, other)
+    model.settings["taps"] = other.settings["taps"] = lambda: model
+    assert not built_alike(model, other)
+    model.settings["taps"] = other.settings["taps"] = torch.relu
+    assert built_alike(model, other)
 
 
 def test_training_mode_is_seen() -> None:

@@ -7,6 +7,7 @@ buffers. Models that agree in all of these have one channel graph. Whatever is n
 from __future__ import annotations
 
 from collections import OrderedDict
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -49,10 +50,16 @@ class _Comparison:
         if len(kinds) > 1 or not all(map(is_plain, kinds)) or hooked(first) or hooked(second):
             return False
         mine, yours = first.__dict__, second.__dict__
-        return mine.keys() == yours.keys() and all(
-            self.tensors(value, yours[name]) if name in _TENSORS else self.values(value, yours[name])
-            for name, value in mine.items()
-        )
+        if mine.keys() != yours.keys():
+            return False
+        for name, value in mine.items():
+            other = yours[name]
+            if type(value) in ATOMS:
+                if type(other) is not type(value) or value != other:
+                    return False
+            elif not (self.tensors if name in _TENSORS else self.values)(value, other):
+                return False
+        return True
 
     def tensors(self, first: dict[str, Any], second: dict[str, Any]) -> bool:
         if list(first) != list(second):
@@ -74,8 +81,6 @@ class _Comparison:
             return False
         if isinstance(first, nn.Module):
             return self.modules(first, second)
-        if first is second:
-            return True
         if kind in ATOMS or kind in _SETS:
             return bool(first == second)
         if kind in _DICTS:
@@ -83,4 +88,11 @@ class _Comparison:
             return same and all(map(self.values, first.values(), second.values()))
         if kind in _LISTS:
             return len(first) == len(second) and all(map(self.values, first, second))
-        return False
+        return first is second and _holds_no_module(first)
+
+
+def _holds_no_module(value: object) -> bool:
+    """Whether something that both models share can have nothing to do with either."""
+    if isinstance(value, FunctionType):
+        return value.__closure__ is None
+    return isinstance(value, BuiltinFunctionType | Tensor | type)
