@@ -33,6 +33,7 @@ class _Builder:
         self.stages: dict[int, list[Stage]] = defaultdict(list)
         self.names: dict[int, str] = {}
         self.stretches: dict[tuple[int, int], int] = {}
+        self.known: dict[int, tuple[Segment, ...]] = {}
 
     def blocks(self, parts: Parts) -> list[int]:
         return [part.block for part in self.state.blocks.resolve_parts(parts)]
@@ -76,6 +77,13 @@ class _Builder:
         return self.stretches.setdefault((part.point, part.start), len(self.state.points.parent) + len(self.stretches))
 
     def segments(self, parts: Parts) -> tuple[Segment, ...]:
+        # What one stage makes the next one reads, the very same parts; the records keep them alive.
+        known = self.known.get(id(parts))
+        if known is None:
+            known = self.known[id(parts)] = self._segments(parts)
+        return known
+
+    def _segments(self, parts: Parts) -> tuple[Segment, ...]:
         found, offset = [], 0
         for part in self.state.blocks.resolve_parts(parts):
             space = self.space_of.setdefault(part.block, len(self.space_of))
