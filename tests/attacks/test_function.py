@@ -152,3 +152,15 @@ def test_the_check_sees_a_wrong_number(parameter: str) -> None:
             first.bias += 0.5
     with pytest.raises(AssertionError, match="changes the outputs"):
         assert_same_function(result.model, outputs(model, example), example, "a broken attack")
+
+
+@pytest.mark.parametrize("dimensions", [1, 2, 3])
+def test_kernels_grow_in_every_dimension(dimensions: int) -> None:
+    conv: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[dimensions - 1]
+    model = randomize(nn.Sequential(conv(3, 6, 3, padding=1), nn.ReLU(), conv(6, 5, 1), nn.ReLU(), nn.Flatten()))
+    example = torch.randn(2, 3, *[4] * dimensions, dtype=torch.float64)
+    for ops in (["nso_split"], ["nso_zero", "nso_clique"]):
+        grown: Any = attack(model, example, ops, ratio=0.5, expand_kernels=True).model
+        assert grown[0].kernel_size == (5,) * dimensions
+        assert grown[2].kernel_size == (3,) * dimensions
+        check(model, example, ops, ratio=0.5, expand_kernels=True)
