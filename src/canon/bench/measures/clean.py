@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from torch import nn
 
 from canon import watermarks
@@ -12,11 +14,15 @@ from canon.bench.measures.attacked import certified, note_certificate
 from canon.bench.measures.recovery import note_function
 from canon.bench.measures.sheet import Sheet
 from canon.bench.subjects import count
+from canon.recovery import RecoveryReport
 from canon.watermarks.layers import weighted_layers
 
 
 def measure_clean(case: Clean, setup: Setup, sheet: Sheet) -> None:
-    """The paper's P-FPR, L-FP, Δsim and Δacc. Recovery is told nothing of the clean widths."""
+    """The paper's P-FPR, L-FP, Δsim and Δacc. Recovery is told nothing of the clean widths.
+
+    Where it removes something, what that was, and whether it stays when the widths are told.
+    """
     mine = owner(setup, case.training)
     sheet.note(model=mine.trained.figures["model"][:16], clean_accuracy=mine.accuracy(mine.logits))
     sheet.begin()
@@ -36,6 +42,9 @@ def measure_clean(case: Clean, setup: Setup, sheet: Sheet) -> None:
         delta_similarity=round(abs(recovered - clean), 6),
         untouched=_same_tensors(mine.model, result.model),
     )
+    if result.report.changed:
+        told = recover(mine.model, mine.example, case.method, widths=mine.model)
+        sheet.note(removed=_removed(result.report), untouched_if_told=_same_tensors(mine.model, told.model))
     note_function(sheet, "recovered", mine, mine.answers(result.model))
     sheet.begin()
     found = certified(result.model, mine.model, mine.layout, mine.example, mine.key.layers, sheet)
@@ -48,6 +57,14 @@ def measure_clean(case: Clean, setup: Setup, sheet: Sheet) -> None:
         and seen["recovered_delta_accuracy"] == 0
         and seen["tier1_passed"] is True
     )
+
+
+def _removed(report: RecoveryReport) -> str:
+    """How many channels of which kind are gone."""
+    kinds: Counter[str] = Counter()
+    for space in report.spaces:
+        kinds.update(space.counts)
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
 
 
 def _shapes(model: nn.Module) -> dict[str, int]:

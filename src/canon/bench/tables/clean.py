@@ -18,7 +18,9 @@ def clean_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "P-FPR: share of the parameters that recovery removed. L-FP: Conv and Linear layers whose output shape "
         "changed, of all. Δsim and Δacc: absolute gaps of similarity and test accuracy. Tier 1: watermark-bearing "
         "layers that pass. Recovery was told nothing of the clean widths. Rows in italics are the paper's, as "
-        "published; beyond resnet18 it marks other layers than our defaults."
+        "published; beyond resnet18 it marks other layers than our defaults. A scheme that prunes (lottery) can "
+        "silence all of a channel: it is then zero whatever the input, and nothing tells it from an injected one but "
+        "the width that the owner knows."
     )
     yield Paragraph(f"Every tensor stayed the same, bit for bit, in {all_of(done, 'untouched', True)} cases.")
     for model in distinct(record.case.model for record in records):
@@ -60,8 +62,14 @@ def _cells(record: Record) -> tuple[str, ...]:
 
 def _why_bad(record: Record) -> str:
     found = record.metrics
+    why = ""
+    if "removed" in found:
+        stays = (
+            "stay when the clean widths are told" if found["untouched_if_told"] else "go even if the widths are told"
+        )
+        why = f"; channels removed: {found['removed']}, which {stays}"
     return (
         f"P-FPR {found['parameter_false_positives']:.2g}, {found['layers_changed']} layers changed, "
         f"Δsim {found['delta_similarity']}, Δacc {found['recovered_delta_accuracy']}, "
-        f"Tier 1 {'passes' if found['tier1_passed'] else 'does not pass'}"
+        f"Tier 1 {'passes' if found['tier1_passed'] else 'does not pass'}{why}"
     )
