@@ -85,13 +85,13 @@ def _across_schemes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Recovery time of every scheme's model under every attack."""
     plain = [r for r in records if _case(r).attack != CLEAN and _case(r).probes in (0, PROBES)]
     plain = [r for r in plain if _case(r).batch in (0, BATCH)]
-    several = [model for model in distinct(r.case.model for r in plain) if len(by(plain, model=model)) > 1]
-    wide = [m for m in several if len({r.case.scheme for r in by(plain, model=m)}) > 1]
     panels = []
-    for model in wide:
-        schemes = distinct(r.case.scheme for r in by(plain, model=model))
+    for model in distinct(r.case.model for r in plain):
         for ratio, method in ((ratio, method) for ratio in (0.2, 0.5) for method in ("probe", "exact")):
             part = by(plain, model=model, ratio=ratio, method=method)
+            schemes = distinct(r.case.scheme for r in part)
+            if len(schemes) < 2:
+                continue
             lines = {
                 _label(attack): [_seconds(by(part, attack=attack, scheme=scheme)) for scheme in schemes]
                 for attack in attacks_of(part)
