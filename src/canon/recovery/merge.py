@@ -112,20 +112,28 @@ class Merged:
             crop: The kernel's shape, to leave its outermost ring out.
         """
         sums, adder = self._sums, self._adder
-        whole = self._source()
+        source = self._source()
+        device, kernel = source.device, source.shape[2]
         if adder is not None:
-            missing = rows[~adder.added[rows]]
-            for part in _pieces(missing, whole):
-                adder.add(self._rows(whole, part), part)
-        source, device = _inside(whole, crop), whole.device
-        column = (columns if sums is None else sums.lead[columns]).to(device)
+            for part in _pieces(rows[~adder.added[rows]], source):
+                adder.add(self._rows(source, part), part)
+        column = columns if sums is None else sums.lead[columns]
+        inside = None if crop is None else _inside(crop)
+        if inside is not None:
+            column = (column[:, None] * kernel + inside).flatten()
         patch = None if sums is None else sums.patch(columns, device)
-        totals = None if adder is None else _inside(adder.totals, crop).flatten(2)
-        result = source.new_empty(rows.numel(), columns.numel(), source.shape[2:].numel())
-        start = 0
+        totals = None if adder is None else adder.totals
+        if totals is not None and inside is not None:
+            totals = totals.index_select(2, inside.to(device))
+        result = source.new_empty(rows.numel(), columns.numel(), kernel if inside is None else inside.numel())
+        column, scratch, start = column.to(device), None, 0
         for part in _pieces(rows, source):
-            written = result[start : start + part.numel()]
-            torch.index_select(self._rows(source, part).flatten(2), 1, column, out=written)
+            scratch = source.new_empty(part.numel(), *source.shape[1:]) if scratch is None else scratch
+            piece, written = self._rows(source, part, scratch), result[start : start + part.numel()]
+            if inside is None:
+                torch.index_select(piece, 1, column, out=written)
+            else:
+                torch.index_select(piece.flatten(1), 1, column, out=written.flatten(1))
             if patch is not None:
                 patch.apply(written, totals, part.to(device))
             start += part.numel()
@@ -155,19 +163,19 @@ class Merged:
         numbers = torch.nonzero(fresh.any(dim=0)).flatten()
         pieces = list(_pieces(numbers, source))
         # Written over and over: fresh memory costs more than all that is computed here.
-        scratch = source.new_empty(2, pieces[0].numel(), *source.shape[1:])
+        scratch = source.new_empty(pieces[0].numel(), *source.shape[1:])
         for part in pieces:
-            piece = self._rows(source, part, scratch[0])
-            size = torch.abs(piece, out=scratch[1, : part.numel()])
+            piece = self._rows(source, part, scratch)
+            total = None if self._adder is None else self._adder.add(piece, part)
+            size = torch.abs(piece, out=scratch[: part.numel()])
             asked = None
             if self.groups > 1:
                 asked = fresh[:, part].T.to(size.device)
                 size.view(part.numel(), self.groups, -1).mul_(asked[..., None])
             size = size.flatten(1).to(wide)
             self._size += (size.new_ones(part.numel()) @ size).view(self._size.shape)
-            if self._adder is not None:
-                each = None if asked is None else asked.repeat_interleave(self.columns, dim=1)
-                self._adder.measure(self._adder.add(piece, part), each)
+            if self._adder is not None and total is not None:
+                self._adder.measure(total, None if asked is None else asked.repeat_interleave(self.columns, dim=1))
 
     def _found(self) -> Tensor:
         """Which columns hold anything in the rows that were read."""
@@ -211,9 +219,9 @@ def _rim(kernel: Sequence[int]) -> Tensor | None:
     """Which places of a flattened kernel are on its outermost ring; None where that is all of it."""
     if min(kernel, default=0) < 3:
         return None
-    inside = torch.zeros(tuple(kernel), dtype=torch.bool)
-    inside[(slice(1, -1),) * len(kernel)] = True
-    return ~inside.flatten()
+    rim = torch.ones(torch.Size(kernel).numel(), dtype=torch.bool)
+    rim[_inside(kernel)] = False
+    return rim
 
 
 def _pieces(rows: Tensor, source: Tensor) -> Iterator[Tensor]:
@@ -223,12 +231,10 @@ def _pieces(rows: Tensor, source: Tensor) -> Iterator[Tensor]:
     return iter(rows.split(step)) if rows.numel() else iter(())
 
 
-def _inside(weight: Tensor, crop: Sequence[int] | None) -> Tensor:
-    """`rows x columns x kernel` without the outermost ring of a kernel of this shape, which is then not flat."""
-    if crop is None:
-        return weight
-    inside: Tensor = weight.unflatten(2, tuple(crop))[(slice(None), slice(None), *(slice(1, -1) for _ in crop))]
-    return inside
+def _inside(kernel: Sequence[int]) -> Tensor:
+    """The places of a flattened kernel that are not on its outermost ring."""
+    places = torch.arange(torch.Size(kernel).numel()).view(tuple(kernel))
+    return places[(slice(1, -1),) * len(kernel)].flatten()
 
 
 def unfold(merged: Tensor, shape: Sequence[int], linear: LinearMap, rings: int = 0) -> Tensor:
