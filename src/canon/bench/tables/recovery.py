@@ -21,7 +21,7 @@ from canon.bench.tables.common import (
     worst,
 )
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
-from canon.bench.tables.figures import draw_similarity
+from canon.bench.tables.figures import Panel, draw_lines, draw_similarity
 from canon.bench.tables.published import published
 
 
@@ -53,8 +53,28 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Heading("Times")
     yield Paragraph("Seconds of each stage, median and largest; several cases shared the machine.")
     yield _times(records)
+    panels = _time_panels(records)
+    if panels:
+        caption = "Seconds of recovery by scheme, architecture and ratio, from the same runs."
+        yield Figure(f"{suite}-times", caption, draw_lines(panels, "", slanted=True))
     yield Heading("What did not come out as it should")
     yield complaints(records, why_bad) or Paragraph("Nothing.")
+
+
+def _time_panels(records: Sequence[Record]) -> list[Panel]:
+    """One panel per architecture and ratio, one line per attack, where there are several schemes."""
+    done = [record for record in records if record.outcome == "done"]
+    panels = []
+    for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in done):
+        part = by(done, model=model, ratio=ratio)
+        schemes = distinct(r.case.scheme for r in part)
+        lines = {}
+        for attack in attacks_of(part):
+            found = [one(part, attack=attack, scheme=scheme) for scheme in schemes]
+            lines[ATTACKS[attack]] = [None if record is None else record.seconds["recover"] for record in found]
+        if len(schemes) > 1:
+            panels.append(Panel(f"{model}, ρ = {ratio:g}", schemes, lines, {}))
+    return panels
 
 
 def _case(record: Record) -> Recovery:
