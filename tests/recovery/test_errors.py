@@ -25,7 +25,7 @@ def chain() -> Small:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("name", ["b.weight", "nb.running_var", "fc.bias"])
+@pytest.mark.parametrize("name", ["a.weight", "b.weight", "nb.running_var", "fc.weight", "fc.bias"])
 def test_numbers_that_are_not_finite(name: str, value: float) -> None:
     model = chain()
     model.state_dict()[name].view(-1)[0] = value

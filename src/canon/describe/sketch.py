@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from canon.describe.coordinates import Coordinates
+from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, LinearMap
+from canon.graph.tensors import not_finite
 
 SKETCH = 16
 """Numbers per sketch."""
@@ -81,6 +83,9 @@ def sketch_rows(
         tensors: The model's tensors by name.
         coordinates: By space id; must hold every space that the layer reads.
         seed: Layers with the same seed and coordinates have comparable sketches.
+
+    Raises:
+        UnsupportedModelError: The weight holds NaN or infinity.
     """
     weight = tensors[linear.weight].detach()
     rows = weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
@@ -109,6 +114,11 @@ def sketch_rows(
     table = torch.cat(parts, dim=1).cpu()
     vectors, mass = largest * table[:, :SKETCH], largest * table[:, SKETCH]
     if not bool(mass.isfinite().all()):
+        if not_finite([(linear.weight, weight)]):
+            raise UnsupportedModelError(
+                "tensor holds NaN or infinity", where=linear.weight,
+                hint="The model is damaged; recovery compares weights and cannot use them",
+            )  # fmt: skip
         # A weight on a silent input may be anything, and its square then overflows in float32.
         mass = largest * _mass(flat, factor, torch.float64).cpu()
     offset = offset_mass = torch.zeros(count, dtype=torch.float64)

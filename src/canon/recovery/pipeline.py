@@ -79,8 +79,9 @@ def recover(
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
     clock = Clock()
-    check_finite(model)
+    check_sizes(model)
     graph = trace(model, example)
+    check_finite(model, compared(graph) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
     run = _Run(model, example, graph, method, known, sanity_check, options, progress, clock)
@@ -172,15 +173,25 @@ def known_widths(graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | 
     return found
 
 
-def check_finite(model: nn.Module) -> None:
-    """Refuse weights that no comparison can be made with."""
-    named = tensor_names(model)[0].items()
-    for name, tensor in named:
+def check_sizes(model: nn.Module) -> None:
+    """Refuse layers without channels."""
+    for name, tensor in tensor_names(model)[0].items():
         if tensor.numel() == 0:
             raise UnsupportedModelError(
                 f"tensor of shape {tuple(tensor.shape)} is empty", where=name,
                 hint="A layer without channels cannot be recovered",
             )  # fmt: skip
+
+
+def compared(graph: ChannelGraph) -> frozenset[str]:
+    """Weights that the exact method reads whole to compare their rows, and refuses then if it must."""
+    free = {space.id for space in graph.spaces if not space.pins}
+    return frozenset(linear.weight for linear in graph.maps if any(s.space in free for s in linear.rows))
+
+
+def check_finite(model: nn.Module, later: frozenset[str]) -> None:
+    """Refuse numbers that no comparison can be made with, but for tensors that are looked at later anyway."""
+    named = [(name, tensor) for name, tensor in tensor_names(model)[0].items() if name not in later]
     for name in not_finite(named):
         raise UnsupportedModelError(
             "tensor holds NaN or infinity", where=name,
