@@ -63,6 +63,7 @@ def test_a_case_is_measured_and_shown(tmp_path: Path) -> None:
 def test_what_is_over_its_limit_is_marked() -> None:
     record = {
         "model": "m", "variant": "v", "ratio": 0.2, "expanded_kernels": False, "parameters": {"attacked": 10**7},
+        "device": "cpu",
         "seconds": {"recover": Times((1.0, 2.0, 4.0)).record()},
         "ratios": {"trace_and_clone": LIMITS["trace_and_clone"] + 1, "memory": 0.6},
     }  # fmt: skip
@@ -71,6 +72,7 @@ def test_what_is_over_its_limit_is_marked() -> None:
     assert shown[4:] == ["6.00 OVER", "0.60"]
     largest = performance_table.ratio_rows([{**record, "variant": FOUR}])[1]
     assert largest[4:] == ["6.00 OVER", "0.60 OVER"]
+    assert performance_table.ratio_rows([{**record, "device": "cuda"}])[1][4:] == ["6.00", "0.60"]
     assert "2.000 ±75%" in performance_table.seconds_rows([record])[1]
 
 
