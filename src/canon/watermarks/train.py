@@ -214,7 +214,7 @@ def _optimizer(model: nn.Module, embedding: Embedding, options: TrainOptions) ->
     rate, decay = options.learning_rate, options.weight_decay
     if options.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, nesterov=True, weight_decay=decay)
-    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
+    return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
 
 
 @contextmanager
