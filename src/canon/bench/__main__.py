@@ -19,7 +19,7 @@ import torch
 from canon import zoo
 from canon._files import write_text
 from canon.bench import performance
-from canon.bench.attack_time import VARIANTS, measure_attack, measure_growth
+from canon.bench.attack_time import measure_attack, measure_growth
 from canon.bench.clock import read_bandwidth
 from canon.bench.environment import environment
 from canon.bench.micro import Measurement, save, table
@@ -29,7 +29,7 @@ from canon.bench.training_time import measure_training
 
 MEASUREMENTS: Final[tuple[Callable[[], Measurement], ...]] = (
     measure_trace,
-    *(partial(measure_attack, name, variant) for name in zoo.PAPER_MODELS for variant in VARIANTS),
+    *(partial(measure_attack, name, variant) for name in zoo.PAPER_MODELS for variant in performance.SHORT),
     measure_growth,
 )
 """Every micro-benchmark. Add yours here."""

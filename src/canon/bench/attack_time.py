@@ -13,21 +13,16 @@ from torch import Tensor
 from canon.attacks import AttackOptions, attack_with
 from canon.bench.clock import time_of
 from canon.bench.micro import Measurement
-from canon.bench.performance import Case, attacked
+from canon.bench.performance import LIMITS, Case, attacked
 from canon.bench.subjects import subject
 from canon.graph import trace
 from canon.zoo import example_input
-
-LIMIT: Final = 5.0
-"""What an attack may cost, in copies of the attacked state dict."""
 
 SLOPE: Final = 1.1
 """Time that is linear in the bytes written grows with their first power."""
 
 STEPS: Final = (1, 2, 3, 4)
 """How often channels are injected where the growth is measured; each time makes a network half as wide again."""
-
-VARIANTS: Final = ("nso_zero", "mix-opseq")
 
 
 def measure_attack(name: str, variant: str, ratio: float = 0.2, repeats: int = 5) -> Measurement:
@@ -44,7 +39,9 @@ def measure_attack(name: str, variant: str, ratio: float = 0.2, repeats: int = 5
         f"attack {ours * 1e3:.0f} ms, of which a trace {traced * 1e3:.0f} ms; "
         f"clone {clone * 1e3:.0f} ms, {_size(state) / 1e6:.0f} MB"
     )
-    return Measurement(f"attack {name} {variant} {ratio}", ours / clone, "x", limit=LIMIT, note=note)
+    return Measurement(
+        f"attack {name} {variant} {ratio}", ours / clone, "x", limit=LIMITS["attack_to_clone"], note=note
+    )
 
 
 def measure_growth(name: str = "resnet18", repeats: int = 3) -> Measurement:
