@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from canon.bench import __main__ as command
-from canon.bench.micro import Measurement, median_seconds, table
+from canon.bench.micro import Measurement, table
 from canon.bench.trace import measure_trace
 
 
@@ -19,12 +19,6 @@ def test_a_value_over_its_limit_is_said_to_be() -> None:
     lines = [line.split() for line in table(found).splitlines()]
     assert lines[1] == ["trace", "4", "x", "3", "x", "OVER"]
     assert lines[2] == ["other", "0.5", "s"]
-
-
-def test_the_first_call_only_warms_up() -> None:
-    calls: list[int] = []
-    assert median_seconds(lambda: calls.append(1), 3) >= 0
-    assert len(calls) == 4
 
 
 def test_the_command_prints_saves_and_judges(

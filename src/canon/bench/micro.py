@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
-import statistics
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -38,17 +36,6 @@ class Measurement:
     def within(self) -> bool:
         """Whether the budget is kept."""
         return self.limit is None or self.value <= self.limit
-
-
-def median_seconds(function: Callable[[], object], repeats: int) -> float:
-    """Median time of a call, after one that warms up."""
-    function()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
 
 
 def table(measurements: Iterable[Measurement]) -> str:

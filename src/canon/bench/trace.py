@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
-from canon.bench.micro import Measurement, median_seconds
+from canon.bench.clock import time_of
+from canon.bench.micro import Measurement
 from canon.graph import trace
 from canon.zoo import example_input, model
 
@@ -23,7 +24,7 @@ def measure_trace(name: str = "densenet121", repeats: int = 5) -> Measurement:
     network, example = model(name), example_input(name)
     meta, meta_example = copy.deepcopy(network).to("meta"), example.to("meta")
     with torch.no_grad():
-        plain = median_seconds(lambda: plain_trace(meta, meta_example), repeats)
-    ours = median_seconds(lambda: trace(network, example), repeats)
+        plain = time_of(lambda: plain_trace(meta, meta_example), repeats=repeats, device="cpu").median
+    ours = time_of(lambda: trace(network, example), repeats=repeats, device="cpu").median
     note = f"canon.trace {ours * 1e3:.0f} ms, symbolic_trace and meta shapes {plain * 1e3:.0f} ms"
     return Measurement(f"trace {name}", ours / plain, "x", limit=3.0, note=note)
