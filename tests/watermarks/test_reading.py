@@ -60,6 +60,20 @@ def test_in_place_operations_do_not_reach_what_was_read() -> None:
         pooled_outputs(model, ["unused"], images)
 
 
+def test_gradients_stop_where_they_are_told_to() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 1), nn.BatchNorm2d(5))
+    images = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+
+    def reached(detached_at: list[str]) -> set[str]:
+        model.zero_grad()
+        (output,) = pooled_outputs(model, ["3"], images, detached_at=detached_at)
+        output.square().sum().backward()
+        return {name.split(".")[0] for name, value in model.named_parameters() if value.grad is not None}
+
+    assert reached(["2"]) == {"2", "3"}
+    assert reached([]) == {"0", "1", "2", "3"}, "nothing is left behind by the call before"
+
+
 def test_pairs_are_found_by_what_flows() -> None:
     pairs = normalised_convolutions(InPlace(), torch.zeros(1, 3, 5, 5))
     assert pairs == {"conv": "norm"}

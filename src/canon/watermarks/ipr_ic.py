@@ -14,9 +14,11 @@ averaged over space and over a fixed trigger batch of training images that the k
 key (it enters the loss and the reading alone), so a forger's key does not spoil the task; and the
 reading depends on the trigger images, as the published one does on the caption being written.
 The trigger is seen in evaluation mode, since batch statistics of the trigger alone would leave
-nothing but the norm's shift to carry the signs. Each unit weighs `0.006` in the loss, where the
-authors weigh the mean of all by 0.1: runs are short here, and layers of 192 to 1280 units must all
-be filled.
+nothing but the norm's shift to carry the signs. Its loss trains the marked layer and its norm and
+stops there: the layers before are normalised by running averages in this pass and by the batch in
+the task's, and letting the one pull at what the other shapes costs accuracy. Each unit weighs
+`0.006` in the loss, where the authors weigh the mean of all by 0.1: runs are short here, and layers
+of 192 to 1280 units must all be filled.
 
 By default the last convolution that feeds a norm is marked. Unit order matters.
 """
@@ -59,7 +61,7 @@ class KeyedUnits(Embedding):
         """Cross-entropy and `0.006·Σ relu(0.1 − (k∘h)·s)`."""
         logits = forward(model, images)
         trigger = self.get_buffer("trigger")
-        outputs = pooled_outputs(model, self.norms.values(), trigger)
+        outputs = pooled_outputs(model, self.norms.values(), trigger, detached_at=self.norms)
         units = torch.cat([output.mean(0) for output in outputs])
         signs = self.get_buffer("signs") * self.get_buffer("key_signs")
         loss = functional.cross_entropy(logits, labels)

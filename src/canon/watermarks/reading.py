@@ -106,10 +106,13 @@ class Reader:
         return fitted
 
 
-def pooled_outputs(model: nn.Module, modules: Iterable[str], images: Tensor) -> list[Tensor]:
+def pooled_outputs(
+    model: nn.Module, modules: Iterable[str], images: Tensor, *, detached_at: Iterable[str] = ()
+) -> list[Tensor]:
     """Run the model in evaluation mode and return these modules' outputs, averaged over space.
 
-    Gradients flow to the model's parameters; its mode is restored.
+    Gradients flow to the model's parameters, but not past the inputs of the modules in
+    `detached_at`; its mode is restored.
     """
     names = list(modules)
     caught: dict[str, Tensor] = {}
@@ -119,7 +122,12 @@ def pooled_outputs(model: nn.Module, modules: Iterable[str], images: Tensor) -> 
             lambda _module, _inputs, output: caught.update({name: spatial_mean(output)})
         )
 
-    handles = [catch(name) for name in names]
+    def detach(name: str) -> torch.utils.hooks.RemovableHandle:
+        return model.get_submodule(name).register_forward_pre_hook(
+            lambda _module, inputs: tuple(value.detach() for value in inputs)
+        )
+
+    handles = [catch(name) for name in names] + [detach(name) for name in detached_at]
     training = model.training
     try:
         model.eval()
