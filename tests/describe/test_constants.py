@@ -20,7 +20,7 @@ def values_at(model: Small, name: str, layer: str, smallest: float = 0.0) -> Ten
                 if graph.maps[p.map].columns is None}  # fmt: skip
     found = constant_values(space, graph, tensors, sketches, 1e-9, smallest)
     consumer = next(c for c in space.consumers if graph.maps[c.map].name == layer)
-    return found[consumer.point]
+    return torch.from_numpy(found[consumer.point])
 
 
 def seen(model: nn.Module, layer: str) -> Tensor:

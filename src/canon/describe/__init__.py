@@ -3,6 +3,7 @@
 Recovery compares a space's channels with each other, alignment with those of another model; both describe them here.
 """
 
+from canon.describe.arrays import Array as Array
 from canon.describe.cluster import cluster as cluster
 from canon.describe.constants import constant_values as constant_values
 from canon.describe.coordinates import Coordinates as Coordinates
@@ -16,6 +17,6 @@ from canon.describe.sketch import RowSketch as RowSketch
 from canon.describe.sketch import sketch_rows as sketch_rows
 
 __all__ = [
-    "Coordinates", "Parameters", "Program", "RowSketch", "Signature", "Stack", "cluster", "constant_values", "describe",
-    "program_of", "sketch_rows",
+    "Array", "Coordinates", "Parameters", "Program", "RowSketch", "Signature", "Stack", "cluster", "constant_values",
+    "describe", "program_of", "sketch_rows",
 ]  # fmt: skip

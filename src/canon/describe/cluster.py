@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from canon.describe.arrays import Array
 from canon.describe.signature import Signature
 
 TABLES = 6
@@ -19,7 +21,7 @@ CELL = 0.25
 """Width of a cell, far above any tolerance, far below the spread of distinct channels."""
 
 
-def cluster(signature: Signature, label: Tensor, tolerance: float, seed: int = 0) -> Tensor:
+def cluster(signature: Signature, label: Array, tolerance: float, seed: int = 0) -> Array:
     """A class for every channel: the smallest channel index that it agrees with.
 
     Args:
@@ -28,65 +30,74 @@ def cluster(signature: Signature, label: Tensor, tolerance: float, seed: int = 0
         tolerance: Largest disagreement within a class.
         seed: Of the random projections.
     """
-    width = signature.width
-    leader = torch.arange(width)
-    if width < 2:
+    leader = everyone = np.arange(signature.width)
+    if signature.width < 2:
         return leader
     keys = _keys(signature, label, seed)
-    everyone = leader
     while True:
         # One channel of each class found so far stands for all of it.
-        heads = torch.nonzero(leader == everyone).flatten()
-        first, second = _meetings(keys[heads])
-        if first.numel() == 0:
+        heads = np.flatnonzero(leader == everyone)
+        first, second = _meetings(keys[:, heads])
+        if first.size == 0:
             return leader
         first, second = heads[first], heads[second]
         agree = (label[first] == label[second]) & (signature.distance(first, second) <= tolerance)
-        found = int(agree.sum())
+        found = np.count_nonzero(agree)
         if found:
             leader = _join(everyone, first[agree], second[agree])[leader]
-        if found in (0, agree.numel()):
+        if found in (0, agree.size):
             return leader  # a cell in which some agree and some do not is looked at again
 
 
-def _keys(signature: Signature, label: Tensor, seed: int) -> Tensor:
-    """The cell of every channel in every table as one number, `width x TABLES`."""
-    hashed = [stack.data.transpose(0, 1).flatten(1) for stack in signature.stacks if stack.hashed]
+def _keys(signature: Signature, label: Array, seed: int) -> Array:
+    """The cell of every channel in every table as one number, `TABLES x width`."""
     width = signature.width
-    features = torch.cat(hashed, dim=1) if hashed else torch.zeros(width, 0, dtype=torch.float64)
+    hashed = [stack.data.transpose(1, 0, 2).reshape(width, -1) for stack in signature.stacks if stack.hashed]
+    features = np.concatenate(hashed, axis=1) if hashed else np.zeros((width, 0))
     numbers = features.shape[1]
     table, shift, mixer = _random(1 << max(0, numbers - 1).bit_length(), seed)
-    cells = torch.floor(features @ table[:numbers] / CELL + shift).long().view(width, TABLES, PROJECTIONS)
-    return (cells * mixer[:-1]).sum(dim=2) + (label * mixer[-1])[:, None]
+    # In torch: numpy would bring threads of its own.
+    cells = np.floor((torch.from_numpy(features) @ table[:numbers]).numpy() + shift).astype(np.int64)
+    mixed = np.einsum("wtp,p->tw", cells.reshape(width, TABLES, PROJECTIONS), mixer[:-1])
+    return np.asarray(mixed + label * mixer[-1])
 
 
 @lru_cache(maxsize=32)
-def _random(numbers: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Projections, shifts and multipliers of the hash."""
+def _random(numbers: int, seed: int) -> tuple[Tensor, Array, Array]:
+    """Projections in cells, shifts and multipliers of the hash."""
     generator = torch.Generator().manual_seed(seed)
     table = torch.randn(numbers, TABLES * PROJECTIONS, generator=generator, dtype=torch.float64)
     shift = torch.rand(TABLES * PROJECTIONS, generator=generator, dtype=torch.float64)
     mixer = torch.randint(1, 1 << 40, (PROJECTIONS + 1,), generator=generator) * 2 + 1
-    return table, shift, mixer
+    return table / CELL, shift.numpy(), mixer.numpy()
 
 
-def _meetings(keys: Tensor) -> tuple[Tensor, Tensor]:
-    """Pairs of rows that share a cell in some table: the first row of the cell and each further one."""
-    ordered, order = torch.sort(keys, dim=0, stable=True)
-    starts = torch.ones(keys.shape, dtype=torch.bool)
-    starts[1:] = ordered[1:] != ordered[:-1]
-    position = torch.where(starts, torch.arange(keys.shape[0])[:, None], 0).cummax(dim=0).values
-    first = order.gather(0, position)
-    return first[~starts], order[~starts]
+def _meetings(keys: Array) -> tuple[Array, Array]:
+    """Pairs of columns that share a cell in some table: the first column of the cell and each further one."""
+    tables, width = keys.shape
+    # One table after the other in one sort: tables have numbers of their own.
+    flat = (keys + (np.arange(1, tables + 1) << 56)[:, None]).ravel()
+    order = np.argsort(flat, kind="stable")
+    ordered = flat[order]
+    further = np.flatnonzero(ordered[1:] == ordered[:-1]) + 1
+    if further.size == 0:
+        return further, further
+    # Where the second of a cell stands, the first is right before it; the rest of the cell follows.
+    second = np.diff(further, prepend=-1) != 1
+    start = np.maximum.accumulate(np.where(second, further - 1, 0))
+    pairs = np.unique(order[start] % width * width + order[further] % width)  # equal channels meet in most tables
+    return pairs // width, pairs % width
 
 
-def _join(everyone: Tensor, first: Tensor, second: Tensor) -> Tensor:
+def _join(everyone: Array, first: Array, second: Array) -> Array:
     """For every channel the smallest that it is linked to."""
     leader = everyone
     while True:
-        low = torch.minimum(leader[first], leader[second])
-        found = leader.scatter_reduce(0, second, low, "amin").scatter_reduce(0, first, low, "amin")
+        low = np.minimum(leader[first], leader[second])
+        found = leader.copy()
+        np.minimum.at(found, second, low)
+        np.minimum.at(found, first, low)
         found = found[found]
-        if torch.equal(found, leader):
+        if np.array_equal(found, leader):
             return leader
         leader = found

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from canon.describe.arrays import Array, norm, quiet
 from canon.describe.parameters import Parameters
 from canon.describe.program import Batch, Program, program_of
 from canon.describe.sketch import RowSketch
@@ -21,10 +23,11 @@ NAN = float("nan")
 TINY = 1e-36
 """Where float32 runs out of digits: norms of units that died in training hold such numbers, and they cancel badly."""
 
-_Known = tuple[Tensor, Tensor]
+_Known = tuple[Array, Array]
 """Values and the sums of the magnitudes in them, `stages x width`."""
 
 
+@quiet
 def constant_values(
     space: Space,
     graph: ChannelGraph,
@@ -34,7 +37,7 @@ def constant_values(
     smallest: float = 0.0,
     program: Program | None = None,
     residue: float = 0.0,
-) -> dict[int, Tensor]:
+) -> dict[int, Array]:
     """By point: each channel's constant value, NaN where it is not constant.
 
     Args:
@@ -53,35 +56,32 @@ def constant_values(
     known: dict[int, _Known] = {}
     for producer in space.producers:
         sketch = sketches.get(producer.map)
-        nothing = torch.zeros(1, width, dtype=torch.float64)
         if sketch is None:
+            nothing = np.zeros((1, width))
             known[producer.point] = (nothing, nothing)
             continue
         rows = slice(producer.offset, producer.offset + width * producer.repeat)
-        vectors = sketch.vectors[rows].view(width, -1)
-        mass = torch.linalg.vector_norm(sketch.mass[rows].view(width, -1), dim=1)
-        silent = torch.linalg.vector_norm(vectors, dim=1) <= zero * mass
-        offset = sketch.offset[rows].view(width, -1)
+        vectors = sketch.vectors[rows].reshape(width, -1)
+        mass = norm(sketch.mass[rows].reshape(width, -1))
+        silent = norm(vectors) <= zero * mass
+        offset = sketch.offset[rows].reshape(width, -1)
         if producer.repeat > 1:
-            silent &= (offset == 0).all(dim=1)
-        value = torch.where(silent, offset[:, 0], NAN)
+            silent &= (offset == 0).all(axis=1)
+        value = np.where(silent, offset[:, 0], NAN)
         if residue and graph.maps[producer.map].bias is not None:
-            swallowed = residue * max(float(sketch.offset.abs().max()), float(sketch.mass.max()))
-            value = torch.where(value.abs() <= swallowed, 0.0, value)
-        known[producer.point] = (value[None], sketch.offset_mass[rows].view(width, -1)[None, :, 0])
+            swallowed = residue * max(np.abs(sketch.offset).max(), sketch.mass.max())
+            value = np.where(np.abs(value) <= swallowed, 0.0, value)
+        known[producer.point] = (value[None], sketch.offset_mass[rows].reshape(width, -1)[None, :, 0])
     if program is None:
         program = program_of(space, graph, Parameters(graph, tensors))
+    floor = max(smallest, TINY)
     for batch in program:
         value, mass = _through(batch, known, graph)
-        floor = max(smallest, TINY)
-        gain = 2.0 if batch.affine is None else 1 + batch.affine.factor.abs().amax(dim=2)
+        gain = 2.0 if batch.affine is None else 1 + np.abs(batch.affine.factor).max(axis=2)
         swallowed = residue * _largest(batch) if batch.first.kind == "depthwise" else 0.0
-        value = torch.where(value.abs() <= zero * mass + floor * gain + swallowed, 0.0, value)
-        if len(batch.stages) == 1:
-            known[batch.first.output] = (value, mass)
-            continue
-        for stage, *pair in zip(batch.stages, value.split(1), mass.split(1), strict=True):
-            known[stage.output] = (pair[0], pair[1])
+        value = np.where(np.abs(value) <= zero * mass + (floor * gain + swallowed), 0.0, value)
+        for index, stage in enumerate(batch.stages):
+            known[stage.output] = (value[index : index + 1], mass[index : index + 1])
     return {point: value[0] for point, (value, _) in known.items()}
 
 
@@ -89,16 +89,14 @@ def _largest(batch: Batch) -> float:
     """The largest bias or kernel of a depthwise layer; zero where it has no bias."""
     if "bias" not in batch.params:
         return 0.0
-    kernels = torch.linalg.vector_norm(batch.params["weight"], dim=1)
-    return max(float(batch.params["bias"].abs().max()), float(kernels.max()))
+    return float(max(np.abs(batch.params["bias"]).max(), norm(batch.params["weight"]).max()))
 
 
 def _given(known: Mapping[int, _Known], points: Sequence[int]) -> _Known:
     """What is known of some points, `points x width`, or `1 x width` where all are one."""
-    unique = list(dict.fromkeys(points))
-    if len(unique) == 1:
-        return known[unique[0]]
-    return torch.cat([known[p][0] for p in points]), torch.cat([known[p][1] for p in points])
+    if len(set(points)) == 1:
+        return known[points[0]]
+    return np.concatenate([known[p][0] for p in points]), np.concatenate([known[p][1] for p in points])
 
 
 def _through(batch: Batch, known: Mapping[int, _Known], graph: ChannelGraph) -> _Known:
@@ -107,60 +105,66 @@ def _through(batch: Batch, known: Mapping[int, _Known], graph: ChannelGraph) -> 
     if batch.affine is not None:
         factor, shift, added = batch.affine.factor, batch.affine.shift, batch.affine.mass
         if stage.repeat > 1:
-            return torch.full(shift.shape[:2], NAN, dtype=torch.float64), torch.zeros(shift.shape[:2]).double()
-        factor, shift, added = factor.squeeze(2), shift.squeeze(2), added.squeeze(2)
+            return np.full(shift.shape[:2], NAN), np.zeros(shift.shape[:2])
+        factor, shift, added = factor[..., 0], shift[..., 0], added[..., 0]
         # A factor of zero hides even what is not constant.
-        passed = torch.where(factor == 0, 0.0, factor * x)
-        return passed + shift, factor.abs() * mass + added
+        passed = np.where(factor == 0, 0.0, factor * x)
+        return passed + shift, np.abs(factor) * mass + added
     if stage.kind == "activation":
         x = _activated(batch.stages, x, graph)
-        return x, torch.zeros_like(x)
+        return x, np.zeros_like(x)
     if stage.kind in ("add", "mul"):
         other, others = known[stage.inputs[1]]
         if stage.kind == "add":
             return x + other, mass + others
-        return torch.where((x == 0) | (other == 0), 0.0, x * other), torch.zeros_like(mass)
+        return np.where((x == 0) | (other == 0), 0.0, x * other), np.zeros_like(mass)
     if stage.kind == "slope":
-        return torch.where(x >= 0, x, x * batch.params["weight"].mean(1)), torch.zeros_like(mass)
+        return np.where(x >= 0, x, x * batch.params["weight"].mean(axis=1)), np.zeros_like(mass)
     return _weighted(stage, batch.params, x, mass)
 
 
-def _activated(stages: Sequence[Stage], x: Tensor, graph: ChannelGraph) -> Tensor:
+def _activated(stages: Sequence[Stage], x: Array, graph: ChannelGraph) -> Array:
     """Constants behind each activation; functions are asked about constant channels alone."""
-    result = torch.full((len(stages), x.shape[1]), NAN, dtype=torch.float64)
-    still = torch.nonzero(~x.isnan().all(dim=0)).flatten()
-    if still.numel() == 0:
-        return result
-    given = x.index_select(1, still).expand(len(stages), -1)
-    result[:, still] = torch.stack([_value(stage, row, graph) for stage, row in zip(stages, given, strict=True)])
+    result = np.full((len(stages), x.shape[1]), NAN)
+    still = np.flatnonzero(~np.isnan(x).all(axis=0))
+    if still.size:
+        given = np.broadcast_to(x[:, still], (len(stages), still.size))
+        for index, stage in enumerate(stages):
+            result[index, still] = _value(stage, given[index], graph)
     return result
 
 
-def _value(stage: Stage, x: Tensor, graph: ChannelGraph) -> Tensor:
+def _value(stage: Stage, x: Array, graph: ChannelGraph) -> Array:
     if stage.keeps_constants and stage.function is not None:
-        with torch.no_grad():
-            return torch.where(x.isnan(), NAN, stage.function(x.nan_to_num()).double())
+        return np.where(np.isnan(x), NAN, _applied(stage, np.nan_to_num(x)))
     # What moves with the position keeps zero where it is known to: as a function, or because it lets scale pass.
     tap = graph.taps[stage.output]
     homogeneous = graph.taps[stage.inputs[0]] == tap and tap not in graph.fixed_taps and not stage.keeps_constants
-    keeps_zero = homogeneous or (stage.function is not None and bool((stage.function(torch.zeros_like(x)) == 0).all()))
-    return torch.where(x == 0, x, NAN) if keeps_zero else torch.full_like(x, NAN)
+    keeps_zero = homogeneous or (stage.function is not None and bool((_applied(stage, np.zeros_like(x)) == 0).all()))
+    return np.where(x == 0, x, NAN) if keeps_zero else np.full_like(x, NAN)
 
 
-def _weighted(stage: Stage, params: Mapping[str, Tensor], x: Tensor, mass: Tensor) -> _Known:
+def _applied(stage: Stage, x: Array) -> Array:
+    """What the stage's function makes of some numbers."""
+    assert stage.function is not None, "callers check"
+    with torch.no_grad():
+        return np.asarray(stage.function(torch.from_numpy(x)).double().numpy())
+
+
+def _weighted(stage: Stage, params: Mapping[str, Array], x: Array, mass: Array) -> _Known:
     """Depthwise kernels, layer scales, shifts and instance norms."""
     if stage.kind == "instance_norm":
-        x, mass = torch.where(x.isnan(), x, 0.0), torch.zeros_like(mass)
+        x, mass = np.where(np.isnan(x), x, 0.0), np.zeros_like(mass)
     elif "weight" in params:
-        total = params["weight"].sum(1)
-        scaled = x * total if stage.keeps_constants and stage.repeat == 1 else torch.full_like(x, NAN)
-        absent = (x == 0) | (params["weight"] == 0).all(dim=1)
-        x = torch.where(absent, 0.0, scaled)
-        mass = mass * total.abs()
+        total = params["weight"].sum(axis=1)
+        scaled = x * total if stage.keeps_constants and stage.repeat == 1 else np.full_like(x, NAN)
+        absent = (x == 0) | (params["weight"] == 0).all(axis=1)
+        x = np.where(absent, 0.0, scaled)
+        mass = mass * np.abs(total)
     if "bias" in params:
         bias = params["bias"]
         if bias.shape[1] == 1:
-            x, mass = x + bias[:, 0], mass + bias[:, 0].abs()
+            x, mass = x + bias[:, 0], mass + np.abs(bias[:, 0])
         else:
-            x = torch.where((bias == 0).all(dim=1), x, NAN)
+            x = np.where((bias == 0).all(axis=1), x, NAN)
     return x, mass

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from canon.describe.arrays import Array
 from canon.graph import ChannelGraph, Space, Stage
 
 
@@ -20,9 +22,9 @@ from canon.graph import ChannelGraph, Space, Stage
 class Affine:
     """A norm as `factor·x + shift`."""
 
-    factor: Tensor
-    shift: Tensor
-    mass: Tensor
+    factor: Array
+    shift: Array
+    mass: Array
     """Sum of the magnitudes in `shift`."""
 
 
@@ -31,27 +33,28 @@ class Parameters:
 
     def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
-        self._host: dict[str, Tensor] = {}
+        self._host: dict[str, Array] = {}
         self._affine: dict[tuple[object, ...], Affine] = {}
         names = dict.fromkeys(name for s in graph.spaces for stage in s.stages for name in stage.params.values())
         far = [name for name in names if tensors[name].device.type != "cpu"]
         if far:
             flat = [tensors[name].detach().double().flatten() for name in far]
             for name, part in zip(far, torch.cat(flat).cpu().split([f.numel() for f in flat]), strict=True):
-                self._host[name] = part.view(tensors[name].shape)
+                self._host[name] = part.view(tensors[name].shape).numpy()
 
-    def tensor(self, name: str) -> Tensor:
+    def array(self, name: str) -> Array:
         """A tensor as float64 on the host."""
         if name not in self._host:
-            self._host[name] = self._tensors[name].detach().double().cpu()
+            self._host[name] = self._tensors[name].detach().double().cpu().numpy()
         return self._host[name]
 
-    def of(self, stage: Stage, space: Space) -> dict[str, Tensor]:
+    def of(self, stage: Stage, space: Space) -> dict[str, Array]:
         """A stage's parameters for one space by role, each `width x entries`."""
         found = {}
         for role, name in stage.params.items():
             axis = 0 if stage.kind != "shift" and role == "bias" else stage.axis
-            part = self.tensor(name).narrow(axis, stage.offset, space.width * stage.repeat).movedim(axis, 0)
+            whole = np.moveaxis(self.array(name), axis, 0)
+            part = whole[stage.offset : stage.offset + space.width * stage.repeat]
             found[role] = part.reshape(space.width, -1)
         return found
 
@@ -60,19 +63,20 @@ class Parameters:
         key = (*stage.params.items(), stage.eps)
         whole = self._affine.get(key)
         if whole is None:
-            whole = _affine({role: self.tensor(name) for role, name in stage.params.items()}, stage.eps)
+            whole = _affine({role: self.array(name) for role, name in stage.params.items()}, stage.eps)
             self._affine[key] = whole
-        start, length = stage.offset, space.width * stage.repeat
-        parts = (t.narrow(0, start, length).view(space.width, stage.repeat) for t in vars(whole).values())
-        return Affine(*parts)
+        part, shape = slice(stage.offset, stage.offset + space.width * stage.repeat), (space.width, stage.repeat)
+        return Affine(
+            whole.factor[part].reshape(shape), whole.shift[part].reshape(shape), whole.mass[part].reshape(shape)
+        )
 
 
-def _affine(params: Mapping[str, Tensor], eps: float) -> Affine:
-    factor = torch.rsqrt(params["var"] + eps)
+def _affine(params: Mapping[str, Array], eps: float) -> Affine:
+    factor = 1 / np.sqrt(params["var"] + eps)
     if "weight" in params:
         factor = factor * params["weight"]
     shift = -factor * params["mean"]
-    mass = shift.abs()
+    mass = np.abs(shift)
     if "bias" in params:
-        shift, mass = shift + params["bias"], mass + params["bias"].abs()
+        shift, mass = shift + params["bias"], mass + np.abs(params["bias"])
     return Affine(factor, shift, mass)

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from canon.describe.arrays import Array
 from canon.describe.parameters import Affine, Parameters
 from canon.graph import ChannelGraph, Space, Stage
 
@@ -24,7 +24,7 @@ class Batch:
     """Stages of one kind, none of which waits for another, and no two of which make one tap."""
 
     stages: tuple[Stage, ...]
-    params: Mapping[str, Tensor]
+    params: Mapping[str, Array]
     """By role, `width x entries`, of a stage that stands alone."""
 
     affine: Affine | None
@@ -64,6 +64,6 @@ def _batch(stages: tuple[Stage, ...], space: Space, parameters: Parameters) -> B
         return Batch(stages, parameters.of(stages[0], space), None)
     each = [parameters.affine(stage, space) for stage in stages]
     if len(each) == 1:
-        return Batch(stages, {}, Affine(*(t[None] for t in vars(each[0]).values())))
-    columns = ([getattr(a, name) for a in each] for name in vars(each[0]))
-    return Batch(stages, {}, Affine(*(torch.stack(column) for column in columns)))
+        return Batch(stages, {}, Affine(each[0].factor[None], each[0].shift[None], each[0].mass[None]))
+    factors, shifts, masses = zip(*((one.factor, one.shift, one.mass) for one in each), strict=True)
+    return Batch(stages, {}, Affine(np.array(factors), np.array(shifts), np.array(masses)))

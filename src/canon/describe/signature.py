@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import torch
+import numpy as np
 from torch import Tensor
 
+from canon.describe.arrays import Array, norm, quiet
 from canon.describe.parameters import Parameters
 from canon.describe.program import Batch, Program, program_of
 from canon.describe.sketch import RowSketch
@@ -27,19 +28,19 @@ from canon.graph import ChannelGraph, Space
 class Stack:
     """Blocks of a signature that have one shape."""
 
-    data: Tensor
+    data: Array
     """`blocks x width x numbers`: directions, log-ratios or offsets."""
 
-    slack: Tensor | None
+    slack: Array | None
     """Per block and channel: how much more than the tolerance rounding may have moved it; None: no more."""
 
     hashed: bool
     """Whether the blocks are never ill-conditioned, fit to hash on."""
 
-    def masked(self, gone: Tensor) -> Stack:
+    def masked(self, gone: Array) -> Stack:
         """The same without what it says of some channels."""
-        slack = None if self.slack is None else torch.where(gone, 1.0, self.slack)
-        return Stack(self.data.masked_fill(gone[:, None], 0.0), slack, self.hashed)
+        slack = None if self.slack is None else np.where(gone, 1.0, self.slack)
+        return Stack(np.where(gone[:, None], 0.0, self.data), slack, self.hashed)
 
 
 @dataclass(eq=False)
@@ -50,23 +51,23 @@ class Signature:
     stacks: list[Stack] = field(default_factory=list)
     """Channels agree if every block of every stack does."""
 
-    scales: dict[int, Tensor] = field(default_factory=dict)
+    scales: dict[int, Array] = field(default_factory=dict)
     """By tap: the scale of each channel, signed where a negative scale passes; 0 where nothing entered."""
 
     @property
-    def blocks(self) -> list[Tensor]:
+    def blocks(self) -> list[Array]:
         """Every block, `width x numbers`."""
         return [block for stack in self.stacks for block in stack.data]
 
-    def distance(self, a: Tensor, b: Tensor) -> Tensor:
+    def distance(self, a: Array, b: Array) -> Array:
         """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off."""
-        worst = torch.zeros(a.numel(), dtype=torch.float64)
+        worst = np.zeros(a.size)
         for stack in self.stacks:
-            gap = stack.data.index_select(1, a) - stack.data.index_select(1, b)
-            size = gap.squeeze(2).abs() if gap.shape[2] == 1 else torch.linalg.vector_norm(gap, dim=2)
+            gap = stack.data.take(a, axis=1) - stack.data.take(b, axis=1)
+            size = np.abs(gap[..., 0]) if gap.shape[2] == 1 else norm(gap)
             if stack.slack is not None:
-                size = size / torch.maximum(stack.slack.index_select(1, a), stack.slack.index_select(1, b))
-            worst = torch.maximum(worst, size.amax(dim=0))
+                size = size / np.maximum(stack.slack.take(a, axis=1), stack.slack.take(b, axis=1))
+            worst = np.maximum(worst, size.max(axis=0))
         return worst
 
 
@@ -81,9 +82,8 @@ def _together(stacks: Sequence[Stack]) -> list[Stack]:
 def _joined(parts: Sequence[Stack]) -> Stack:
     slack = None
     if any(part.slack is not None for part in parts):
-        filled = [torch.ones(part.data.shape[:2]).double() if part.slack is None else part.slack for part in parts]
-        slack = torch.cat(filled)
-    return Stack(torch.cat([part.data for part in parts]), slack, parts[0].hashed)
+        slack = np.concatenate([np.ones(part.data.shape[:2]) if part.slack is None else part.slack for part in parts])
+    return Stack(np.concatenate([part.data for part in parts]), slack, parts[0].hashed)
 
 
 class _Walk:
@@ -92,13 +92,13 @@ class _Walk:
     def __init__(self, space: Space, graph: ChannelGraph, zero: float) -> None:
         self.space, self.graph, self.zero = space, graph, zero
         self.signature = Signature(space.width)
-        self.magnitude: dict[int, Tensor] = {}
-        self.offset: dict[int, tuple[Tensor, Tensor] | None] = {}
+        self.magnitude: dict[int, Array] = {}
+        self.offset: dict[int, tuple[Array, Array] | None] = {}
         """By known point: the offset and the sum of the magnitudes in it; None where it is nothing at all."""
 
         self.seen: set[int] = set()
-        self.signs: dict[int, Tensor] = {}
-        self.none = torch.zeros(space.width, dtype=torch.float64)
+        self.signs: dict[int, Array] = {}
+        self.none = np.zeros(space.width)
 
     def choose_signs(self, program: Program) -> None:
         """Where a negative scale passes, take the sign that makes the factor of the norm behind positive.
@@ -113,9 +113,9 @@ class _Walk:
                 tap = graph.taps[stage.inputs[0]]
                 free = tap in graph.signed_taps and tap not in graph.fixed_taps
                 if free and tap not in self.signs:
-                    self.signs[tap] = torch.where(batch.affine.factor[index, :, 0] < 0, -1.0, 1.0).double()
+                    self.signs[tap] = np.where(batch.affine.factor[index, :, 0] < 0, -1.0, 1.0)
 
-    def enter(self, taps: Sequence[int], vectors: Tensor, source: Tensor | None, mass: Tensor | None = None) -> None:
+    def enter(self, taps: Sequence[int], vectors: Array, source: Array | None, mass: Array | None = None) -> None:
         """`vector · source` enters each tap: a direction per channel times the scale of where it comes from.
 
         Args:
@@ -125,26 +125,26 @@ class _Walk:
             mass: Norms of what was added up in each vector.
         """
         single = vectors.shape[2] == 1
-        size = vectors.squeeze(2).abs() if single else torch.linalg.vector_norm(vectors, dim=2)
+        size = np.abs(vectors[..., 0]) if single else norm(vectors)
         slack = None
         if mass is not None:
-            size = torch.where(size <= self.zero * mass, 0.0, size)
-            slack = torch.where(size > 0, (mass / size).clamp(1, 20), 1.0)
+            size = np.where(size <= self.zero * mass, 0.0, size)
+            slack = np.where(size > 0, np.minimum(np.maximum(mass / size, 1.0), 20.0), 1.0)
         if single:
-            direction = vectors.sign() if mass is None else torch.where(size[..., None] > 0, vectors.sign(), 0.0)
+            direction = np.sign(vectors) if mass is None else np.where(size[..., None] > 0, np.sign(vectors), 0.0)
         else:
-            direction = torch.where(size[..., None] > 0, vectors / size[..., None], 0.0)
+            direction = vectors / np.where(size > 0, size, np.inf)[..., None]
         if source is not None:
-            direction = direction * source.sign()[..., None]
-            size = size * source.abs()
+            direction = direction * np.sign(source)[..., None]
+            size = size * np.abs(source)
         if any(tap in self.signs for tap in taps):
-            ones = torch.ones_like(self.none)
-            sign = torch.stack([self.signs.get(tap, ones) for tap in taps])
+            ones = np.ones_like(self.none)
+            sign = np.array([self.signs.get(tap, ones) for tap in taps])
             direction = direction * sign[..., None]
         self.signature.stacks.append(Stack(direction, slack, True))
         self._measure(taps, size, slack)
 
-    def _measure(self, taps: Sequence[int], size: Tensor, slack: Tensor | None) -> None:
+    def _measure(self, taps: Sequence[int], size: Array, slack: Array | None) -> None:
         """Write the magnitudes down, relative to what entered the tap first."""
         ratios, slacks = [], []
         for index, tap in enumerate(taps):
@@ -152,22 +152,22 @@ class _Walk:
             if first is None:
                 self.magnitude[tap] = entering
             else:
-                self.magnitude[tap] = torch.where(first > 0, first, entering)
+                self.magnitude[tap] = np.where(first > 0, first, entering)
             scale = self.magnitude[tap]
             if tap in self.graph.fixed_taps:
-                self.signature.scales[tap] = torch.ones_like(entering)
+                self.signature.scales[tap] = np.ones_like(entering)
                 ratios.append(entering)
             else:
                 self.signature.scales[tap] = scale * self.signs[tap] if tap in self.signs else scale
                 if first is None:
                     continue  # what sets the scale is 1 relative to it
-                ratios.append(torch.where(scale > 0, entering / scale, 0.0))
+                ratios.append(np.where(scale > 0, entering / scale, 0.0))
             slacks.append(None if slack is None else slack[index])
         if ratios:
-            ratio = torch.stack(ratios)
-            ratio = torch.where(ratio > 0, ratio, 1.0).log()
+            ratio = np.array(ratios)
+            ratio = np.log(np.where(ratio > 0, ratio, 1.0))
             known = [s for s in slacks if s is not None]
-            self.signature.stacks.append(Stack(ratio[..., None], torch.stack(known) if known else None, True))
+            self.signature.stacks.append(Stack(ratio[..., None], np.array(known) if known else None, True))
 
     def observe(self, points: Iterable[int]) -> None:
         """Something reads these points: their offsets matter from here on."""
@@ -184,21 +184,21 @@ class _Walk:
                 signed.append(self.signature.scales[tap])
         if not offsets:
             return
-        offset, mass, scale = torch.stack(offsets), torch.stack(masses), torch.stack(scales)
+        offset, mass, scale = np.array(offsets), np.array(masses), np.array(scales)
         usable = scale > 0
-        safe = torch.where(usable, scale, 1.0)
+        safe = np.where(usable, scale, 1.0)
         # Where nothing entered, the channel is this offset alone and its factor is 1.
-        ratio = torch.where(usable, torch.stack(signed).sign() * offset / safe, offset)
-        slack = 1 + torch.where(usable, mass / safe, 0.0).clamp(max=20)
-        self.signature.stacks.append(Stack(torch.asinh(ratio)[..., None], slack, False))
+        ratio = np.where(usable, np.sign(np.array(signed)) * offset / safe, offset)
+        slack = 1 + np.minimum(np.where(usable, mass / safe, 0.0), 20.0)
+        self.signature.stacks.append(Stack(np.arcsinh(ratio)[..., None], slack, False))
 
-    def set_offset(self, points: Sequence[int], offset: Tensor, mass: Tensor) -> None:
+    def set_offset(self, points: Sequence[int], offset: Array, mass: Array) -> None:
         """Offsets of points, `points x width`; what is small against its mass is zero."""
-        offset = torch.where(offset.abs() <= self.zero * mass, 0.0, offset)
+        offset = np.where(np.abs(offset) <= self.zero * mass, 0.0, offset)
         for index, point in enumerate(points):
             self.offset[point] = (offset[index], mass[index])
 
-    def given(self, points: Sequence[int]) -> tuple[Tensor, Tensor] | None:
+    def given(self, points: Sequence[int]) -> tuple[Array, Array] | None:
         """Offsets and masses of known points, `points x width`, or `1 x width` where all are one."""
         found = [self.offset[point] for point in dict.fromkeys(points)]
         if len(found) == 1:
@@ -208,15 +208,15 @@ class _Walk:
         if all(pair is None for pair in found):
             return None
         pairs = [(self.none, self.none) if pair is None else pair for pair in found]
-        return torch.stack([p[0] for p in pairs]), torch.stack([p[1] for p in pairs])
+        return np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
 
-    def scale(self, points: Sequence[int]) -> Tensor:
+    def scale(self, points: Sequence[int]) -> Array:
         """Scales of the channels at some points, `points x width`, or `1 x width` where all share one tap."""
         taps = [self.graph.taps[point] for point in points]
         unique = list(dict.fromkeys(taps))
         # A tap that lets no scale pass has scale 1, though nothing but an activation entered it.
         absent = {tap: self.none + 1 if tap in self.graph.fixed_taps else self.none for tap in unique}
-        return torch.stack([self.signature.scales.get(t, absent[t]) for t in (unique if len(unique) == 1 else taps)])
+        return np.array([self.signature.scales.get(t, absent[t]) for t in (unique if len(unique) == 1 else taps)])
 
     def batch(self, batch: Batch) -> None:
         """One step of the program."""
@@ -244,14 +244,14 @@ class _Walk:
         if batch.first.repeat > 1:
             self.observe(inputs)
             self.enter([self.graph.taps[p] for p in outputs], factor, self.scale(inputs))
-            self.signature.stacks.append(Stack(torch.asinh(shift[..., :1]), 1 + mass[..., 0], False))
+            self.signature.stacks.append(Stack(np.arcsinh(shift[..., :1]), 1 + mass[..., 0], False))
             self.offset.update(dict.fromkeys(outputs))
             return
         self.enter([self.graph.taps[p] for p in outputs], factor, self.scale(inputs))
-        factor, shift, mass = factor.squeeze(2), shift.squeeze(2), mass.squeeze(2)
+        factor, shift, mass = factor[..., 0], shift[..., 0], mass[..., 0]
         given = self.given(inputs)
         if given is not None:
-            shift, mass = factor * given[0] + shift, factor.abs() * given[1] + mass
+            shift, mass = factor * given[0] + shift, np.abs(factor) * given[1] + mass
         self.set_offset(outputs, shift, mass)
 
     def weighted(self, batch: Batch) -> None:
@@ -266,16 +266,16 @@ class _Walk:
         if stage.kind in ("depthwise", "scale", "instance_norm") and "weight" in params:
             self.enter([tap], params["weight"][None], self.scale([given]))
             if known is not None and stage.kind == "scale":
-                factor = params["weight"].sum(1)
+                factor = params["weight"].sum(axis=1)
                 passes = stage.keeps_constants
-                known = (factor * known[0], factor.abs() * known[1]) if passes else known
+                known = (factor * known[0], np.abs(factor) * known[1]) if passes else known
         if stage.kind == "slope":
             self.signature.stacks.append(Stack(params["weight"][None], None, True))
         if "bias" in params:
             bias = params["bias"]
             if bias.shape[1] == 1:
                 offset, mass = (self.none, self.none) if known is None else known
-                known = (offset + bias[:, 0], mass + bias[:, 0].abs())
+                known = (offset + bias[:, 0], mass + np.abs(bias[:, 0]))
             else:
                 self.enter([tap], bias[None], None)
         if known is None:
@@ -300,6 +300,7 @@ class _Walk:
         self.set_offset([stage.output], offset[None], mass[None])
 
 
+@quiet
 def describe(
     space: Space,
     graph: ChannelGraph,
@@ -327,15 +328,15 @@ def describe(
         if sketch is None:
             continue
         rows = slice(producer.offset, producer.offset + space.width * producer.repeat)
-        vectors = sketch.vectors[rows].view(1, space.width, -1)
-        mass = sketch.mass[rows].view(1, space.width, -1)
-        mass = mass.squeeze(2) if producer.repeat == 1 else torch.linalg.vector_norm(mass, dim=2)
+        vectors = sketch.vectors[rows].reshape(1, space.width, -1)
+        mass = sketch.mass[rows].reshape(1, space.width, -1)
+        mass = mass[..., 0] if producer.repeat == 1 else norm(mass)
         walk.enter([graph.taps[producer.point]], vectors, None, mass)
         if not sketch.has_offset:
             walk.offset[producer.point] = None
         elif producer.repeat > 1:
-            offset = sketch.offset[rows].view(1, space.width, -1)
-            walk.signature.stacks.append(Stack(torch.asinh(offset), None, False))
+            offset = sketch.offset[rows].reshape(1, space.width, -1)
+            walk.signature.stacks.append(Stack(np.arcsinh(offset), None, False))
             walk.offset[producer.point] = None
         else:
             walk.set_offset([producer.point], sketch.offset[rows][None], sketch.offset_mass[rows][None])

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from canon.describe.arrays import Array
 from canon.describe.coordinates import Coordinates
 from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, LinearMap
@@ -39,16 +41,16 @@ PIECE_ON_DEVICE = 1 << 26
 class RowSketch:
     """What is known of a layer's rows."""
 
-    vectors: Tensor
+    vectors: Array
     """`rows x SKETCH`, float64."""
 
-    mass: Tensor
+    mass: Array
     """Norm of what was added up in each row: a sum that is small against it has cancelled."""
 
-    offset: Tensor
+    offset: Array
     """What constant inputs and the bias add to each row."""
 
-    offset_mass: Tensor
+    offset_mass: Array
     """Sum of the magnitudes in `offset`."""
 
     has_offset: bool = True
@@ -111,21 +113,21 @@ def sketch_rows(
     if linear.bias is not None:
         parts.append(tensors[linear.bias].detach().double().to(device)[:, None])
     # One transfer from a device.
-    table = torch.cat(parts, dim=1).cpu()
+    table = torch.cat(parts, dim=1).cpu().numpy()
     vectors, mass = largest * table[:, :SKETCH], largest * table[:, SKETCH]
-    if not bool(mass.isfinite().all()):
+    if not np.isfinite(mass).all():
         if not_finite([(linear.weight, weight)]):
             raise UnsupportedModelError(
                 "tensor holds NaN or infinity", where=linear.weight,
                 hint="The model is damaged; recovery compares weights and cannot use them",
             )  # fmt: skip
         # A weight on a silent input may be anything, and its square then overflows in float32.
-        mass = largest * _mass(flat, factor, torch.float64).cpu()
-    offset = offset_mass = torch.zeros(count, dtype=torch.float64)
+        mass = largest * _mass(flat, factor, torch.float64).cpu().numpy()
+    offset = offset_mass = np.zeros(count)
     if columns.constant is not None:
         offset, offset_mass = table[:, SKETCH + 1], table[:, SKETCH + 2]
     if linear.bias is not None:
-        offset, offset_mass = offset + table[:, -1], offset_mass + table[:, -1].abs()
+        offset, offset_mass = offset + table[:, -1], offset_mass + np.abs(table[:, -1])
     has_offset = columns.constant is not None or linear.bias is not None
     return RowSketch(vectors, mass, offset, offset_mass, has_offset)
 

@@ -13,10 +13,12 @@ import heapq
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from canon.describe import (
+    Array,
     Coordinates,
     Parameters,
     Program,
@@ -171,38 +173,37 @@ class Refinement:
         residue = self.tolerance.residue
         values = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program, residue)
         read = {c.point: values[c.point] for c in space.consumers}
-        still = torch.zeros(space.width, dtype=torch.bool)
-        null = still
+        still = null = np.zeros(space.width, dtype=bool)
         if read:
-            stacked = torch.stack([*read.values()])
-            still = ~stacked.isnan().any(dim=0)
-            null = (stacked == 0).all(dim=0)
+            stacked = np.array([*read.values()])
+            still = ~np.isnan(stacked).any(axis=0)
+            null = (stacked == 0).all(axis=0)
         constant = still & ~null
-        constants = read if bool(constant.any()) else {}
+        constants = read if constant.any() else {}
         signature = describe(space, self.graph, self.tensors, sketches, zero, program)
         if constants:
             _add_constants(signature, space, self.graph, constants, constant)
-        everyone = torch.arange(space.width)
-        label = (null.long() + 2 * constant.long()) * space.groups + everyone // (space.width // space.groups)
+        everyone = np.arange(space.width)
+        label = (null + 2 * constant) * space.groups + everyone // (space.width // space.groups)
         if old is not None:
-            label = label * space.width + old.leader
-        leader = self._group(space, signature, label)
-        leader = torch.where(null, everyone, leader)
-        following = torch.nonzero(leader != everyone).flatten()
-        spread = torch.zeros(space.width, dtype=torch.float64)
+            label = label * space.width + old.leader.numpy()
+        leader = np.where(null, everyone, self._group(space, signature, label))
+        following = np.flatnonzero(leader != everyone)
+        spread = np.zeros(space.width)
         spread[following] = signature.distance(following, leader[following])
         factors, scales = _factors(signature, leader)
+        values = {p: np.where(still, v, np.nan) for p, v in constants.items()}
         return Classes(
-            leader=leader,
-            null=null,
-            constant=constant,
-            values={p: torch.where(still, v, float("nan")) for p, v in constants.items()},
-            factors=factors,
-            spread=spread,
-            scales=scales,
+            leader=torch.from_numpy(leader),
+            null=torch.from_numpy(null),
+            constant=torch.from_numpy(constant),
+            values=_tensors(values),
+            factors=_tensors(factors),
+            spread=torch.from_numpy(spread),
+            scales=_tensors(scales),
         )
 
-    def _group(self, space: Space, signature: Signature, label: Tensor) -> Tensor:
+    def _group(self, space: Space, signature: Signature, label: Array) -> Array:
         """The leader of every channel; channels with different labels stay apart."""
         return cluster(signature, label, self._equal(space, signature))
 
@@ -233,10 +234,14 @@ def _chance(width: int, freedom: int) -> float:
     return float((CHANCE / width**2) ** (1 / max(1, freedom)))
 
 
-def _varying(blocks: Tensor) -> int:
+def _varying(blocks: Array) -> int:
     """How many of these numbers differ from channel to channel by more than their sign."""
-    size = blocks.squeeze(2).abs()
-    return int(((size - size.mean(dim=1, keepdim=True)).abs().amax(dim=1) > 1e-3).sum())
+    size = np.abs(blocks[..., 0])
+    return int((np.abs(size - size.mean(axis=1, keepdims=True)).max(axis=1) > 1e-3).sum())
+
+
+def _tensors(arrays: Mapping[int, Array]) -> dict[int, Tensor]:
+    return {key: torch.from_numpy(array) for key, array in arrays.items()}
 
 
 def _same_classes(old: Classes, new: Classes) -> bool:
@@ -263,23 +268,22 @@ def _identity(space: Space) -> Classes:
     return Classes(everyone, none, none, {}, {}, zero)
 
 
-def _factors(signature: Signature, leader: Tensor) -> tuple[dict[int, Tensor], dict[int, Tensor]]:
+def _factors(signature: Signature, leader: Array) -> tuple[dict[int, Array], dict[int, Array]]:
     """By tap: each channel relative to its leader, and its scale, 1 where nothing entered."""
-    if not signature.scales:
-        return {}, {}
-    scales = torch.stack([*signature.scales.values()])
-    safe = torch.where(scales != 0, scales, 1.0)
-    leading = scales.index_select(1, leader)
-    factors = torch.where((scales != 0) & (leading != 0), scales / safe.index_select(1, leader), 1.0)
-    return dict(zip(signature.scales, factors, strict=True)), dict(zip(signature.scales, safe, strict=True))
+    factors, safe = {}, {}
+    for tap, scale in signature.scales.items():
+        entered = scale != 0
+        safe[tap] = np.where(entered, scale, 1.0)
+        factors[tap] = np.where(entered & entered[leader], scale / safe[tap][leader], 1.0)
+    return factors, safe
 
 
 def _add_constants(
     signature: Signature,
     space: Space,
     graph: ChannelGraph,
-    read: Mapping[int, Tensor],
-    constant: Tensor,
+    read: Mapping[int, Array],
+    constant: Array,
 ) -> None:
     """Constant channels are told apart by their values alone: what made them does not matter.
 
@@ -291,10 +295,10 @@ def _add_constants(
         points = [p for p in read if graph.taps[p] == tap]
         if not points:
             continue
-        values = torch.stack([torch.where(constant, read[p], 0.0) for p in points], dim=1)
-        largest = values.gather(1, values.abs().argmax(dim=1, keepdim=True)).squeeze(1)
-        norm = values.norm(dim=1) * torch.sign(largest)
-        direction = values / torch.where(norm != 0, norm, torch.ones_like(norm))[:, None]
-        absent = torch.ones_like(norm) if tap in graph.fixed_taps else torch.zeros_like(norm)
-        signature.scales[tap] = torch.where(constant, norm, signature.scales.get(tap, absent))
+        values = np.where(constant, np.array([read[p] for p in points]), 0.0).T
+        largest = np.take_along_axis(values, np.abs(values).argmax(axis=1)[:, None], axis=1)[:, 0]
+        size = np.linalg.norm(values, axis=1) * np.sign(largest)
+        direction = values / np.where(size != 0, size, 1.0)[:, None]
+        absent = np.ones_like(size) if tap in graph.fixed_taps else np.zeros_like(size)
+        signature.scales[tap] = np.where(constant, size, signature.scales.get(tap, absent))
         signature.stacks.append(Stack(direction[None], None, True))

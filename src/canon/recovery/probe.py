@@ -15,10 +15,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from canon.describe import RowSketch, Signature, cluster
+from canon.describe import Array, RowSketch, Signature, cluster
 from canon.errors import RecoveryError
 from canon.graph import ChannelGraph, Space
 from canon.recovery.capture import Capture, capture, make_probes
@@ -136,13 +137,13 @@ class ProbeRefinement(Refinement):
             self.suggested[space.id] = found
         return self.suggested[space.id]
 
-    def _group(self, space: Space, signature: Signature, label: Tensor) -> Tensor:
+    def _group(self, space: Space, signature: Signature, label: Array) -> Array:
         width = space.width
-        suggested = cluster(signature, label * width + self.suggestion(space), self.tolerance.equal)
+        suggested = cluster(signature, label * width + self.suggestion(space).numpy(), self.tolerance.equal)
         exact = min(DUPLICATE * self.tolerance.rounding, self.tolerance.equal)
         duplicates = cluster(signature, label, exact)
-        everyone = torch.arange(width)
-        return components(width, torch.cat([everyone, everyone]), torch.cat([suggested, duplicates]))
+        everyone, found = torch.arange(width), torch.from_numpy(np.concatenate([suggested, duplicates]))
+        return components(width, torch.cat([everyone, everyone]), found).numpy()
 
     def _judge(self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None) -> Classes:
         classes = super()._judge(space, sketches, old)

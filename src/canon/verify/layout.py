@@ -109,7 +109,7 @@ class _Surveyor:
         self.seen[space.id] = basis
         label = blocks(space) if old is None else old
         found = self.side.describe(space, maps)
-        leader = cluster(found.signature, label, TIE)
+        leader = torch.from_numpy(cluster(found.signature, label.numpy(), TIE))
         grown = set(found.scales) - set(self.scales.get(space.id, {}))
         if old is not None and not grown and torch.equal(leader, old):
             return False

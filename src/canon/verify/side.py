@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,7 +74,8 @@ class Side:
             self._programs[space.id] = program_of(space, self.graph, self._parameters)
         sketches = {index: self._sketch(index) for index in maps}
         signature = describe(space, self.graph, self.tensors, sketches, ZERO, self._programs[space.id])
-        scales = {tap: scale for tap, scale in signature.scales.items() if tap not in self.graph.fixed_taps}
+        fixed = self.graph.fixed_taps
+        scales = {tap: torch.from_numpy(scale) for tap, scale in signature.scales.items() if tap not in fixed}
         return Description(signature, _side_by_side(signature), scales)
 
     def _versions(self, linear: LinearMap) -> tuple[int, ...]:
@@ -96,13 +98,10 @@ class Side:
 
 
 def _side_by_side(signature: Signature) -> Tensor:
-    """All blocks of a signature, written once."""
-    sizes = [(stack.data.shape[0], stack.data.shape[2]) for stack in signature.stacks]
-    features = torch.empty(signature.width, sum(blocks * numbers for blocks, numbers in sizes), dtype=torch.float64)
-    parts = features.split([blocks * numbers for blocks, numbers in sizes], dim=1)
-    for part, size, stack in zip(parts, sizes, signature.stacks, strict=True):
-        part.unflatten(1, size).copy_(stack.data.transpose(0, 1))
-    return features
+    """All blocks of a signature."""
+    parts = [stack.data.transpose(1, 0, 2).reshape(signature.width, -1) for stack in signature.stacks]
+    whole = np.concatenate(parts, axis=1) if parts else np.zeros((signature.width, 0))
+    return torch.from_numpy(whole)
 
 
 def movable(space: Space) -> bool:
