@@ -35,7 +35,7 @@ def test_columns_of_one_class_add_up() -> None:
     space, tap = linear.columns[0].space, linear.columns[0].tap
     merged = ChannelTransform.merge(CLASSES, FACTOR, 4)
     weight = torch.einsum("oikl,ij->ojkl", tensors["b.weight"], merged.dense())
-    found = sketch_rows(linear, graph, tensors, {space: Coordinates(CLASSES, 4, {tap: FACTOR})}, seed=3)
+    found = sketch_rows(linear, graph, tensors, {space: Coordinates(CLASSES.numpy(), 4, {tap: FACTOR.numpy()})}, seed=3)
     plain = sketch_rows(linear, graph, {**tensors, "b.weight": weight}, {space: Coordinates.plain(4)}, seed=3)
     np.testing.assert_allclose(found.vectors, plain.vectors, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(found.offset, tensors["b.bias"])
@@ -50,7 +50,7 @@ def test_what_cancels_leaves_nothing() -> None:
     weight[2] = 0
     weight[2, 0], weight[2, 2], weight[2, 7] = 1.0, -1.0, 4.0  # factors 1, 2, 1/4: 1 - 2 + 1 = 0
     space, tap = linear.columns[0].space, linear.columns[0].tap
-    known = {space: Coordinates(CLASSES, 4, {tap: FACTOR})}
+    known = {space: Coordinates(CLASSES.numpy(), 4, {tap: FACTOR.numpy()})}
     found = sketch_rows(linear, graph, {**tensors, "b.weight": weight}, known, seed=3)
     assert np.linalg.norm(found.vectors[2]) < 1e-12 * found.mass[2]
     assert np.linalg.norm(found.vectors[1]) > 0.1 * found.mass[1]
@@ -75,9 +75,9 @@ def test_constants_count_as_an_offset_only_without_zero_padding(padding: int) ->
     graph, linear, tensors = second_layer(padding=padding)
     assert linear.columns is not None
     segment = linear.columns[0]
-    values = torch.full((8,), float("nan"), dtype=torch.float64)
+    values = np.full(8, np.nan)
     values[3] = 0.7
-    known = {segment.space: Coordinates(torch.arange(8), 8, {}, {segment.point: values})}
+    known = {segment.space: Coordinates(np.arange(8), 8, {}, {segment.point: values})}
     found = sketch_rows(linear, graph, tensors, known, seed=0)
     expected = tensors["b.bias"].clone()
     if padding == 0:
@@ -89,7 +89,7 @@ def test_groups_are_sketched_side_by_side() -> None:
     graph, linear, tensors = second_layer(groups=2)
     assert linear.columns is not None
     index = torch.tensor([0, 1, 0, 1, 2, 3, 3, 2])
-    found = sketch_rows(linear, graph, tensors, {linear.columns[0].space: Coordinates(index, 4)}, seed=1)
+    found = sketch_rows(linear, graph, tensors, {linear.columns[0].space: Coordinates(index.numpy(), 4)}, seed=1)
     weight = tensors["b.weight"]
     full = torch.zeros(6, 8, 3, 3, dtype=torch.float64)
     full[:3, :4], full[3:, 4:] = weight[:3], weight[3:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def dense() -> Tensor:
 def test_columns_add_up(transposed: bool) -> None:
     _, linear, weight = layer(transposed=transposed)
     space, change = rewrite(linear)
-    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, np.zeros(8), FLOOR)
     pattern = "iokl,ij->jokl" if transposed else "oikl,ij->ojkl"
     torch.testing.assert_close(unfold(merged.weight, weight.shape, linear), torch.einsum(pattern, weight, dense()))
     assert bool(merged.marks().all())
@@ -60,7 +61,7 @@ def test_groups_stay_apart() -> None:
     assert linear.columns is not None
     into, keep = torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), torch.tensor([0, 2, 4, 5])
     change = SpaceMerge(keep, into, {})
-    zeros = torch.zeros(8, dtype=torch.float64)
+    zeros = np.zeros(8)
     merged = Merged(lambda: weight, weight.shape, linear, {linear.columns[0].space: change}, zeros, FLOOR)
     expected = torch.zeros(6, 2, 3, 3, dtype=torch.float64)
     expected[:3].index_add_(1, into[:4], weight[:3])
@@ -77,7 +78,7 @@ def test_what_cancels_is_judged_against_what_was_added_up(left: float, dies: boo
         weight[:, 0] = size * torch.randn(6, 3, 3, dtype=torch.float64)
         weight[:, 2] = weight[:, 0] / 2 * (1 + left)  # factor -2
         space, change = rewrite(linear)
-        merged = Merged(weight.clone, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+        merged = Merged(weight.clone, weight.shape, linear, {space: change}, np.zeros(8), FLOOR)
         assert bool(merged.marks()[0, :, 0].any()) is not dies
         assert bool(merged.marks()[0, :, 1:].all())
         assert bool((merged.weight[0, :, 0] == 0).all()) is dies
@@ -88,7 +89,7 @@ def test_channels_that_agree_less_may_cancel_less() -> None:
     weight = weight.clone()
     weight[:, 2] = weight[:, 0] / 2 * (1 + 1e-5)
     space, change = rewrite(linear)
-    spread = torch.zeros(8, dtype=torch.float64)
+    spread = np.zeros(8)
     assert bool(Merged(lambda: weight, weight.shape, linear, {space: change}, spread, FLOOR).marks()[0, :, 0].all())
     spread[2] = 1e-5
     noisy = Merged(lambda: weight, weight.shape, linear, {space: change}, spread, FLOOR)
@@ -102,13 +103,13 @@ def test_one_row_may_cancel_alone() -> None:
     weight = weight.clone()
     weight[3, 2] = weight[3, 0] / 2
     space, change = rewrite(linear)
-    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, np.zeros(8), FLOOR)
     assert merged.marks()[0, :, 0].tolist() == [True, True, True, False, True, True]
 
 
 def test_nothing_to_merge_gives_the_same_numbers() -> None:
     _, linear, weight = layer()
-    merged = Merged(lambda: weight, weight.shape, linear, {}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {}, np.zeros(8), FLOOR)
     assert torch.equal(unfold(merged.weight, weight.shape, linear), weight)
 
 
@@ -120,7 +121,7 @@ def test_what_rows_read_is_what_the_merged_weight_holds(groups: int) -> None:
     generator = torch.Generator().manual_seed(0)
     weight = weight * (torch.rand(weight.shape[:2], generator=generator) < 0.3)[:, :, None, None]
     change = SpaceMerge(torch.tensor([0, 2, 4, 5]), torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), {})
-    merges, spread = {linear.columns[0].space: change}, torch.zeros(8, dtype=torch.float64)
+    merges, spread = {linear.columns[0].space: change}, np.zeros(8)
     merged, other = (Merged(lambda: weight, weight.shape, linear, merges, spread, FLOOR) for _ in range(2))
     marks = other.marks()
     for _ in range(40):
@@ -136,7 +137,7 @@ def test_a_ring_is_hollow_where_living_rows_and_columns_are() -> None:
     weight = torch.nn.functional.pad(torch.randn(6, 8, 3, 3, dtype=torch.float64), (1, 1, 1, 1))
     weight[2, 5, 0, 0] = 1.0
     space, change = rewrite(linear)
-    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, torch.zeros(8, dtype=torch.float64), FLOOR)
+    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, np.zeros(8), FLOOR)
     rows, columns = torch.ones(1, 6, dtype=torch.bool), torch.arange(4)
     merged.read(rows)
     assert not merged.hollow(columns)

@@ -9,7 +9,7 @@ from torch import nn
 from canon.errors import WatermarkError
 from canon.watermarks.layers import normalised_convolutions
 from canon.watermarks.passports import mean_patch
-from canon.watermarks.reading import Reader, pooled_outputs
+from canon.watermarks.reading import Reader, pooled_outputs, watched
 from tests.watermarks.small import small_net
 
 
@@ -60,18 +60,14 @@ def test_in_place_operations_do_not_reach_what_was_read() -> None:
         pooled_outputs(model, ["unused"], images)
 
 
-def test_gradients_stop_where_they_are_told_to() -> None:
+def test_outputs_come_in_the_order_they_are_asked_for() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Conv2d(4, 5, 1), nn.BatchNorm2d(5))
     images = torch.randn(2, 3, 5, 5, generator=torch.Generator().manual_seed(0))
-
-    def reached(detached_at: list[str]) -> set[str]:
-        model.zero_grad()
-        (output,) = pooled_outputs(model, ["3"], images, detached_at=detached_at)
-        output.square().sum().backward()
-        return {name.split(".")[0] for name, value in model.named_parameters() if value.grad is not None}
-
-    assert reached(["2"]) == {"2", "3"}
-    assert reached([]) == {"0", "1", "2", "3"}, "nothing is left behind by the call before"
+    assert [output.shape[1] for output in pooled_outputs(model, ["3", "1"], images)] == [5, 4]
+    with watched(model, ["2", "0"]) as outputs:
+        model(images)
+    assert list(outputs) == ["2", "0"]
+    assert not any(module._forward_hooks for module in model), "nothing is left behind"
 
 
 def test_pairs_are_found_by_what_flows() -> None:

@@ -10,41 +10,42 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from canon.describe.arrays import Array
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
     """A name and factors for every channel of a space."""
 
-    index: Tensor
+    index: Array
     """Coordinate of each channel, int64; negative for a channel that is always zero."""
 
     size: int
     """Number of coordinates."""
 
-    factors: Mapping[int, Tensor] = field(default_factory=dict)
+    factors: Mapping[int, Array] = field(default_factory=dict)
     """Channel = factor x coordinate, by tap; 1 where a tap is not listed."""
 
-    constants: Mapping[int, Tensor] = field(default_factory=dict)
+    constants: Mapping[int, Array] = field(default_factory=dict)
     """By point: the value of channels that are constant there, NaN for the others."""
 
     @staticmethod
     def plain(width: int) -> Coordinates:
         """Every channel is its own coordinate."""
-        return Coordinates(torch.arange(width), width)
+        return Coordinates(np.arange(width), width)
 
     @cached_property
-    def place(self) -> Tensor:
+    def place(self) -> Array:
         """Coordinate of each channel, 0 for one that is always zero: its factor is zero."""
-        return self.index.clamp(min=0)
+        return np.maximum(self.index, 0)
 
     @cached_property
-    def _absent(self) -> Tensor:
-        return self.index < 0
+    def _present(self) -> Array:
+        return self.index >= 0
 
-    def factor(self, tap: int) -> Tensor:
+    def factor(self, tap: int) -> Array:
         """The factor of each channel at a tap; zero for a channel that is always zero."""
         factor = self.factors.get(tap)
-        return (~self._absent).double() if factor is None else factor.masked_fill(self._absent, 0.0)
+        return self._present.astype(np.float64) if factor is None else np.where(self._present, factor, 0.0)

@@ -61,12 +61,12 @@ class RowSketch:
 class _Columns:
     """A layer's input axis in coordinates."""
 
-    index: Tensor
+    index: Array
     size: int
-    factor: Tensor | None
+    factor: Array | None
     """Factor of each entry; None: all are 1."""
 
-    constant: Tensor | None
+    constant: Array | None
     """Value of each entry that is constant and may be counted as an offset, zero elsewhere; None: there are none."""
 
 
@@ -102,13 +102,13 @@ def sketch_rows(
     factor, largest = None, 1.0
     if columns.factor is not None:
         # Factors grow from layer to layer; taken relative to the largest they cannot overflow in float32.
-        largest = float(columns.factor.abs().max()) or 1.0
-        factor = (columns.factor / largest).to(device)
-        picked = picked.index_select(0, columns.index.to(device)).mul_(factor.to(wide)[:, None])
+        largest = float(np.abs(columns.factor).max()) or 1.0
+        factor = torch.from_numpy(columns.factor / largest).to(device)
+        picked = picked.index_select(0, torch.from_numpy(columns.index).to(device)).mul_(factor.to(wide)[:, None])
         factor = factor.repeat_interleave(kernel).view(groups, length, 1)
     parts = [_project(flat, picked.view(groups, length, SKETCH)), _mass(flat, factor, wide)[:, None]]
     if columns.constant is not None:
-        constant = columns.constant.to(device).repeat_interleave(kernel).view(groups, length, 1)
+        constant = torch.from_numpy(columns.constant).to(device).repeat_interleave(kernel).view(groups, length, 1)
         parts += [_weigh(flat, constant, signed)[:, None] for signed in (True, False)]
     if linear.bias is not None:
         parts.append(tensors[linear.bias].detach().double().to(device)[:, None])
@@ -185,23 +185,24 @@ def step_of(flat: Tensor) -> int:
 
 def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]) -> _Columns:
     if linear.columns is None:
-        return _Columns(torch.arange(length), length, None, None)
+        return _Columns(np.arange(length), length, None, None)
     index, factor, constant, size = [], [], [], 0
     still = False
     for segment in linear.columns:
         space, repeat = coordinates[segment.space], segment.repeat
         named, scale = space.place, space.factor(segment.tap)
         known = None if linear.zero_padding else space.constants.get(segment.point)
-        value = torch.zeros(1, dtype=torch.float64).expand(scale.numel())
+        value = np.zeros(scale.size)
         if known is not None:
-            value = known.nan_to_num()
-            scale = torch.where(known.isnan(), scale, 0.0)
+            value = np.nan_to_num(known)
+            scale = np.where(np.isnan(known), scale, 0.0)
             still = True
         if repeat > 1:
-            named = (named[:, None] * repeat + torch.arange(repeat)).flatten()
-            scale, value = scale.repeat_interleave(repeat), value.repeat_interleave(repeat)
+            named = (named[:, None] * repeat + np.arange(repeat)).ravel()
+            scale, value = scale.repeat(repeat), value.repeat(repeat)
         index.append(named + size)
         factor.append(scale)
         constant.append(value)
         size += space.size * repeat
-    return _Columns(torch.cat(index), size, torch.cat(factor), torch.cat(constant) if still else None)
+    whole = np.concatenate(constant) if still else None
+    return _Columns(np.concatenate(index), size, np.concatenate(factor), whole)

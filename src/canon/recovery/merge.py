@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from canon.describe import Array
 from canon.graph import LinearMap
 from canon.recovery.sums import Adder, Merges, sums_of
 
@@ -31,7 +32,7 @@ class Merged:
         shape: Sequence[int],
         linear: LinearMap,
         merges: Merges,
-        spread: Tensor,
+        spread: Array,
         floor: float,
         smallest: float = 0.0,
     ) -> None:
@@ -59,7 +60,7 @@ class Merged:
         self._seen = torch.zeros(self.groups, self.rows, dtype=torch.bool)
         self._size: Tensor | None = None
         self._adder: Adder | None = None
-        if self._sums is not None and self._sums.targets.numel():
+        if self._sums is not None and self._sums.targets.size:
             entries = torch.Size(kernel).numel()
             self._adder = Adder(self._sums, self.rows, spread, floor, smallest * entries**0.5)
 
@@ -77,15 +78,11 @@ class Merged:
         """Whether the rows that were read hold nothing on the outermost ring of their kernels, in these columns."""
         if self._rim is None or self._size is None:
             return False
-        edge = self._size[:, self._rim].amax(dim=1).cpu()
-        if self._sums is not None:
-            edge = torch.where(self._sums.scale == 0, 0.0, edge[self._sums.lead])
-            if self._adder is not None:
-                edge[self._sums.targets] = self._adder.size[:, self._rim].amax(dim=1).to(edge)
-        return not bool(edge[columns].any())
+        rim = self._rim
+        return not self._of_columns(lambda size: size[:, rim])[columns.numpy()].any()
 
     @property
-    def cancelled(self) -> Tensor | None:
+    def cancelled(self) -> Array | None:
         """Per column: the largest ratio of a sum that was taken for zero to what was added up; None: nothing was."""
         return None if self._adder is None else self._adder.ratio(self.groups * self.columns)
 
@@ -117,11 +114,11 @@ class Merged:
         if adder is not None:
             for part in _pieces(rows[~adder.added[rows]], source):
                 adder.add(self._rows(source, part), part)
-        column = columns if sums is None else sums.lead[columns]
+        column = columns if sums is None else torch.from_numpy(sums.lead[columns.numpy()])
         inside = None if crop is None else _inside(crop)
         if inside is not None:
             column = (column[:, None] * kernel + inside).flatten()
-        patch = None if sums is None else sums.patch(columns, device)
+        patch = None if sums is None else sums.patch(columns.numpy(), device)
         totals = None if adder is None else adder.totals
         if totals is not None and inside is not None:
             totals = totals.index_select(2, inside.to(device))
@@ -181,11 +178,16 @@ class Merged:
         """Which columns hold anything in the rows that were read."""
         if self._size is None:
             return torch.zeros(self.groups * self.columns, dtype=torch.bool)
-        found = self._size.amax(dim=1).cpu() != 0
+        return torch.from_numpy(self._of_columns(lambda size: size))
+
+    def _of_columns(self, part: Callable[[Tensor], Tensor]) -> Array:
+        """Per column: whether there is anything in this part of its kernels."""
+        assert self._size is not None, "callers check"
+        found: Array = part(self._size).amax(dim=1).cpu().numpy() != 0
         if self._sums is not None:
             found = found[self._sums.lead] & (self._sums.scale != 0)
             if self._adder is not None:
-                found[self._sums.targets] = self._adder.size.amax(dim=1).cpu() != 0
+                found[self._sums.targets] = part(self._adder.size).amax(dim=1).cpu().numpy() != 0
         return found
 
 

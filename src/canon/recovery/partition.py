@@ -66,10 +66,12 @@ class Classes:
 
     def coordinates(self) -> Coordinates:
         """Classes as coordinates for the layers that read the space."""
-        number = torch.cumsum(self.leader == torch.arange(self.leader.numel()), 0)
-        index = torch.where(self.null, -1, number[self.leader] - 1)
+        leader = self.leader.numpy()
+        number = np.cumsum(leader == np.arange(leader.size))
+        index = np.where(self.null.numpy(), -1, number[leader] - 1)
         # In units of the leader, a leader that was scaled to a millionth would drown all other columns of a row.
-        return Coordinates(index, int(number[-1]), {**self.factors, **self.scales}, self.values)
+        factors = {tap: factor.numpy() for tap, factor in {**self.factors, **self.scales}.items()}
+        return Coordinates(index, int(number[-1]), factors, {p: value.numpy() for p, value in self.values.items()})
 
 
 class Refinement:

@@ -79,13 +79,14 @@ def recover(
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
     clock = Clock()
-    check_sizes(model)
+    tensors = tensor_names(model)[0]
+    check_sizes(tensors)
     graph = trace(model, example)
-    check_finite(model, compared(graph) if method == "exact" else frozenset())
+    check_finite(tensors, compared(graph) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
-    run = _Run(model, example, graph, method, known, sanity_check, options, progress, clock)
-    tolerance = Tolerance.for_model(model)
+    run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock)
+    tolerance = Tolerance.for_tensors(tensors.values())
     try:
         return run.attempt(tolerance)
     except RecoveryError:
@@ -101,6 +102,7 @@ class _Run:
     """Everything about one call but the tolerances."""
 
     model: nn.Module
+    tensors: dict[str, Tensor]
     example: Tensor | tuple[Any, ...]
     graph: ChannelGraph
     method: str
@@ -112,10 +114,9 @@ class _Run:
 
     def attempt(self, tolerance: Tolerance) -> RecoveryResult:
         """The stages from classes to a checked model."""
-        clock, graph = self.clock, self.graph
-        tensors, _ = tensor_names(self.model)
+        clock, graph, tensors = self.clock, self.graph, self.tensors
         with torch.no_grad():
-            classes = self._find_classes(tensors, tolerance)
+            classes = self._find_classes(tolerance)
             clock.lap("describe")
             reduction = reduce(graph, tensors, classes, tolerance, self.widths)
             clock.lap("reduce")
@@ -134,14 +135,14 @@ class _Run:
             spaces=tuple(space_report(s, reduction.outcomes[s.id]) for s in graph.spaces),
             cropped={name: tuple(changed[name].shape[2:]) for name in rings},
             seconds=clock.laps,
-            parameters=(_parameters(self.model), _parameters(recovered)),
+            parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
             tolerance=tolerance,
             agreement=agreed,
         )
         return RecoveryResult(recovered, report)
 
-    def _find_classes(self, tensors: Mapping[str, Tensor], tolerance: Tolerance) -> dict[int, Classes]:
-        progress, report = self.progress, None
+    def _find_classes(self, tolerance: Tolerance) -> dict[int, Classes]:
+        progress, tensors, report = self.progress, self.tensors, None
         if progress is not None:
 
             def report(done: int, total: int) -> None:
@@ -173,9 +174,9 @@ def known_widths(graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | 
     return found
 
 
-def check_sizes(model: nn.Module) -> None:
+def check_sizes(tensors: Mapping[str, Tensor]) -> None:
     """Refuse layers without channels."""
-    for name, tensor in tensor_names(model)[0].items():
+    for name, tensor in tensors.items():
         if tensor.numel() == 0:
             raise UnsupportedModelError(
                 f"tensor of shape {tuple(tensor.shape)} is empty", where=name,
@@ -189,9 +190,9 @@ def compared(graph: ChannelGraph) -> frozenset[str]:
     return frozenset(linear.weight for linear in graph.maps if any(s.space in free for s in linear.rows))
 
 
-def check_finite(model: nn.Module, later: frozenset[str]) -> None:
+def check_finite(tensors: Mapping[str, Tensor], later: frozenset[str]) -> None:
     """Refuse numbers that no comparison can be made with, but for tensors that are looked at later anyway."""
-    named = [(name, tensor) for name, tensor in tensor_names(model)[0].items() if name not in later]
+    named = [(name, tensor) for name, tensor in tensors.items() if name not in later]
     for name in not_finite(named):
         raise UnsupportedModelError(
             "tensor holds NaN or infinity", where=name,
@@ -213,8 +214,8 @@ def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Redu
     return difference / size if size else difference
 
 
-def _parameters(model: nn.Module) -> int:
-    return sum(t.numel() for t in tensor_names(model)[0].values() if isinstance(t, nn.Parameter))
+def _parameters(tensors: Mapping[str, Tensor]) -> int:
+    return sum(t.numel() for t in tensors.values() if isinstance(t, nn.Parameter))
 
 
 class Clock:

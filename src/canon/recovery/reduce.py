@@ -6,9 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from canon.describe import Array
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
 from canon.graph.tensors import shape_of
 from canon.recovery.constants import plan_folds
@@ -130,9 +132,9 @@ class Plan:
         into = torch.where(classes.null, -1, place[classes.leader])
         return SpaceMerge(keep, into, classes.factors)
 
-    def _spread(self, linear: LinearMap) -> Tensor:
-        parts = [_repeated(self.classes[s.space].spread, s.repeat) for s in linear.columns or ()]
-        return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+    def _spread(self, linear: LinearMap) -> Array:
+        parts = [_repeated(self.classes[s.space].spread, s.repeat).numpy() for s in linear.columns or ()]
+        return np.concatenate(parts) if parts else np.zeros(0)
 
     def _read(self, index: int, merged: Merged, live: Tensor) -> Tensor:
         """A column that was folded into a bias is read no more."""
@@ -222,26 +224,29 @@ class Plan:
             yield name, tensor, 0
 
     def _outcome(self, space: Space) -> SpaceOutcome:
-        leaders, live = self.leaders[space.id], self.live[space.id]
-        dead = torch.zeros(space.width, dtype=torch.bool)
-        dead[leaders[~live & ~self.filler[space.id]]] = True
-        folded = torch.zeros(space.width, dtype=torch.bool)
+        leaders, live = self.leaders[space.id].numpy(), self.live[space.id].numpy()
+        dead, folded = np.zeros((2, space.width), dtype=bool)
+        dead[leaders[~live & ~self.filler[space.id].numpy()]] = True
         if space.id in self.folds.spaces:
-            folded[leaders[self.folds.spaces[space.id]]] = True
-        cancelled = torch.zeros(space.width, dtype=torch.float64)
+            folded[leaders[self.folds.spaces[space.id].numpy()]] = True
+        cancelled = np.zeros(space.width)
         ratios = []
         for consumer in space.consumers:
             ratio = self.merged[consumer.map].cancelled
             if ratio is not None:
                 start = self.starts[consumer.map][consumer.offset]
-                part = ratio[start : start + leaders.numel() * consumer.repeat]
-                ratios.append(part if consumer.repeat == 1 else part.view(-1, consumer.repeat).amax(dim=1))
+                part = ratio[start : start + leaders.size * consumer.repeat]
+                ratios.append(part if consumer.repeat == 1 else part.reshape(-1, consumer.repeat).max(axis=1))
         if ratios:
-            cancelled[leaders] = torch.stack(ratios).amax(dim=0)
+            cancelled[leaders] = np.array(ratios).max(axis=0)
         return SpaceOutcome(
-            self.classes[space.id], leaders[live], dead & ~folded, folded,
-            self.protect[space.id], cancelled,
-        )  # fmt: skip
+            classes=self.classes[space.id],
+            kept=torch.from_numpy(leaders[live]),
+            dead=torch.from_numpy(dead & ~folded),
+            folded=torch.from_numpy(folded),
+            protected=self.protect[space.id],
+            cancelled=torch.from_numpy(cancelled),
+        )
 
     def _select(self, segments: tuple[Segment, ...]) -> Tensor:
         """Entries of an axis, after the merge, that are alive."""

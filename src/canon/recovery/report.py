@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from canon.graph import Space
@@ -156,18 +157,17 @@ class RecoveryReport:
 def space_report(space: Space, outcome: SpaceOutcome) -> SpaceReport:
     """The report on one space."""
     classes = outcome.classes
-    everyone = torch.arange(space.width)
-    follower = (classes.leader != everyone) & ~classes.null
-    gone = outcome.dead | outcome.folded
-    gone_class = gone[classes.leader] & ~classes.null
-    size = torch.bincount(classes.leader[~classes.null], minlength=space.width)
-    several = size[classes.leader] > 1
-    constant = outcome.folded[classes.leader] & ~classes.null
+    leader, null = classes.leader.numpy(), classes.null.numpy()
+    folded = outcome.folded.numpy()
+    follower = (leader != np.arange(space.width)) & ~null
+    gone = (outcome.dead.numpy() | folded)[leader] & ~null
+    several = np.bincount(leader[~null], minlength=space.width)[leader] > 1
+    constant = folded[leader] & ~null
     counts = {
-        "zero-in": int(classes.null.sum()),
-        "zero-out": int((gone_class & ~several & ~constant).sum()),
-        "clique": int((gone_class & several & ~constant).sum()),
-        "duplicate": int((follower & ~gone_class).sum()),
+        "zero-in": int(null.sum()),
+        "zero-out": int((gone & ~several & ~constant).sum()),
+        "clique": int((gone & several & ~constant).sum()),
+        "duplicate": int((follower & ~gone).sum()),
         "constant": int(constant.sum()),
     }
     return SpaceReport(

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-BATCH = 2
-"""Inputs to compare on."""
+VECTORS = 8
+"""Inputs to compare on where an input is a vector. An image is enough: it shows a channel at many positions."""
 
 
 def agreement(first: nn.Module, second: nn.Module, example: Any) -> tuple[float, float]:
@@ -20,7 +20,8 @@ def agreement(first: nn.Module, second: nn.Module, example: Any) -> tuple[float,
     generator = torch.Generator().manual_seed(0)
     half = any(p.dtype in (torch.float16, torch.bfloat16) for p in first.parameters())
     device = next((p.device for p in first.parameters()), torch.device("cpu"))
-    given = [_like(x, generator, device, half) if isinstance(x, Tensor) else x for x in inputs]
+    count = _count([x for x in inputs if isinstance(x, Tensor)])
+    given = [_like(x, count, generator, device, half) if isinstance(x, Tensor) else x for x in inputs]
     with torch.no_grad(), _full_precision():
         a = _tensors(_run(first, given, half))
         b = _tensors(_run(second, given, half))
@@ -51,10 +52,17 @@ def _run(model: nn.Module, given: list[Any], half: bool) -> Any:
     return (copy.deepcopy(model).float() if half else model)(*given)
 
 
-def _like(x: Tensor, generator: torch.Generator, device: torch.device, half: bool) -> Tensor:
+def _count(inputs: list[Tensor]) -> int | None:
+    """How many inputs to compare on; None: as many as the example has, since integers are taken from there."""
+    if not all(x.is_floating_point() for x in inputs):
+        return None
+    return 1 if any(x.ndim > 2 for x in inputs) else VECTORS
+
+
+def _like(x: Tensor, count: int | None, generator: torch.Generator, device: torch.device, half: bool) -> Tensor:
     if not x.is_floating_point():
         return x.to(device)
-    shape = (BATCH, *x.shape[1:]) if x.ndim > 1 else tuple(x.shape)
+    shape = tuple(x.shape) if count is None or x.ndim < 2 else (count, *x.shape[1:])
     dtype = torch.float32 if half else x.dtype
     return torch.randn(shape, generator=generator, dtype=dtype).to(device)
 

@@ -21,7 +21,7 @@ from canon.recovery.partition import Refinement
 from canon.recovery.pipeline import Clock, known_widths
 from canon.recovery.reduce import plan
 from canon.recovery.report import RecoveryReport, space_report
-from canon.recovery.tolerance import Tolerance, precision_of, sample_of
+from canon.recovery.tolerance import Tolerance, sample_of, stored_precision
 
 Emit = Callable[[str, Tensor], None]
 """Called with each recovered tensor and the name it is stored under."""
@@ -129,4 +129,4 @@ def _first_look(tensors: Mapping[str, Tensor]) -> tuple[dict[str, int], Toleranc
         if tensor.is_floating_point():
             samples.append(sample_of(tensor))
         del tensor
-    return sizes, Tolerance.of(precision_of(samples))
+    return sizes, Tolerance.of(stored_precision(samples))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from canon.describe import Array
 from canon.graph import LinearMap
 
 
@@ -33,39 +35,46 @@ Merges = Mapping[int, SpaceMerge]
 class Sums:
     """How columns add up."""
 
-    lead: Tensor
+    lead: Array
     """For every column after a column before: the first of those that are added up."""
 
-    scale: Tensor
+    scale: Array
     """For every column after that is one column: its factor. 0 where nothing is added up, 1 for sums of several."""
 
-    targets: Tensor
+    targets: Array
     """Columns after that are sums of several."""
 
-    members: Tensor
-    """Columns before that are added up in them."""
+    sizes: Array
+    """For every target how many columns are added up in it."""
 
-    local: Tensor
-    """For every member the number of its target."""
+    members: Array
+    """Columns before that are added up, those of the first target first."""
 
-    factor: Tensor
+    factor: Array
     """For every member its factor."""
 
     @property
     def after(self) -> int:
         """Columns after."""
-        return int(self.lead.numel())
+        return int(self.lead.size)
 
-    def patch(self, columns: Tensor, device: torch.device) -> Patch:
+    def alike(self) -> Iterator[tuple[Array, Array]]:
+        """Targets of as many members each, by number, and their members, by number: `size x targets`."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        for size in np.unique(self.sizes):
+            numbers = np.flatnonzero(self.sizes == size)
+            yield numbers, starts[numbers] + np.arange(size)[:, None]
+
+    def patch(self, columns: Array, device: torch.device) -> Patch:
         """What is to be done to some of the columns."""
         scale = self.scale[columns]
-        number = torch.full((self.after,), -1, dtype=torch.int64)
-        number[self.targets] = torch.arange(self.targets.numel())
+        number = np.full(self.after, -1)
+        number[self.targets] = np.arange(self.targets.size)
         number = number[columns]
-        empty, summed = torch.nonzero(scale == 0).flatten(), torch.nonzero(number >= 0).flatten()
-        scaled = torch.nonzero((scale != 0) & (scale != 1)).flatten()
+        empty, summed = np.flatnonzero(scale == 0), np.flatnonzero(number >= 0)
+        scaled = np.flatnonzero((scale != 0) & (scale != 1))
         parts = (empty, scaled, scale[scaled], summed, number[summed])
-        return Patch(*(part.to(device) for part in parts))
+        return Patch(*(torch.from_numpy(part).to(device) for part in parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,35 +104,32 @@ def sums_of(linear: LinearMap, merges: Merges) -> Sums:
     for segment in linear.columns or ():
         merge, repeat = merges.get(segment.space), segment.repeat
         width = segment.length // repeat
-        place = torch.arange(width) if merge is None else merge.into
-        factor = None if merge is None else merge.factors.get(segment.tap)
-        factor = torch.ones(width, dtype=torch.float64) if factor is None else factor
+        place, kept, known = np.arange(width), width, None
+        if merge is not None:
+            place, kept, known = merge.into.numpy(), merge.keep.numel(), merge.factors.get(segment.tap)
+        factor = np.ones(width) if known is None else known.numpy()
         if repeat > 1:
-            inner = torch.arange(repeat)
-            place = torch.where(place[:, None] < 0, -1, place[:, None] * repeat + inner).flatten()
-            factor = factor.repeat_interleave(repeat)
-        places.append(torch.where(place < 0, -1, place + after))
+            place = np.where(place[:, None] < 0, -1, place[:, None] * repeat + np.arange(repeat)).ravel()
+            factor = factor.repeat(repeat)
+        places.append(np.where(place < 0, -1, place + after))
         factors.append(factor)
-        after += (width if merge is None else merge.keep.numel()) * repeat
-    place, factor = torch.cat(places), torch.cat(factors)
-    used = torch.nonzero(place >= 0).flatten()
-    order = used[torch.argsort(place[used], stable=True)]
-    target = place[order]
-    count = torch.bincount(target, minlength=after)
-    start = (torch.cumsum(count, 0) - count).clamp(max=max(0, order.numel() - 1))
-    lead = order[start] if order.numel() else torch.zeros(after, dtype=torch.int64)
-    scale = torch.where(count == 1, factor[lead], (count > 1).double())
-    targets = torch.nonzero(count > 1).flatten()
-    member = count[target] > 1
-    number = torch.cumsum(count > 1, 0) - 1
-    members = order[member]
-    return Sums(lead, scale, targets, members, number[target[member]], factor[members])
+        after += kept * repeat
+    place, factor = np.concatenate(places), np.concatenate(factors)
+    used = np.flatnonzero(place >= 0)
+    order = used[np.argsort(place[used], kind="stable")]
+    count = np.bincount(place[used], minlength=after)
+    several = count > 1
+    start = np.minimum(np.cumsum(count) - count, max(0, order.size - 1))
+    lead = order[start] if order.size else np.zeros(after, dtype=np.int64)
+    members = order[several[place[order]]]
+    scale = np.where(count == 1, factor[lead], several)
+    return Sums(lead, scale, np.flatnonzero(several), count[several], members, factor[members])
 
 
 class Adder:
     """Adds up the columns of each class; a sum that is small against what was added up is zero."""
 
-    def __init__(self, sums: Sums, count: int, spread: Tensor, floor: float, smallest: float) -> None:
+    def __init__(self, sums: Sums, count: int, spread: Array, floor: float, smallest: float) -> None:
         self._sums, self._count = sums, count
         self._bounds = _limits(sums, spread, floor, smallest)
         self.added = torch.zeros(count, dtype=torch.bool)
@@ -134,23 +140,23 @@ class Adder:
     def _prepare(self, piece: Tensor) -> None:
         """Make room where the weights are."""
         device, sums = piece.device, self._sums
-        self.members, self.local = sums.members.to(device), sums.local.to(device)
-        self.factor = sums.factor.to(device)[:, None]
-        self.limit, self.rounded = (bound.to(device) for bound in self._bounds)
-        self.totals = piece.new_empty(self._count, sums.targets.numel(), piece.shape[2])
+        self._parts = []
+        for numbers, members in sums.alike():
+            parts = (numbers, sums.members[members].ravel(), sums.factor[members][..., None])
+            self._parts.append(tuple(torch.from_numpy(part).to(device) for part in parts))
+        self.limit, self.rounded = (torch.from_numpy(bound).to(device) for bound in self._bounds)
+        self.totals = piece.new_empty(self._count, sums.targets.size, piece.shape[2])
         self.size = torch.zeros(self.totals.shape[1:], dtype=torch.float64, device=device)
         """`sums x kernel`: how much there is of each in the rows that were measured."""
 
-        self.largest = torch.zeros(sums.targets.numel(), dtype=torch.float64, device=device)
+        self.largest = torch.zeros(sums.targets.size, dtype=torch.float64, device=device)
         self._ready = True
 
     def add(self, piece: Tensor, rows: Tensor) -> Tensor:
         """The sums of some rows, given with their numbers."""
         if not self._ready:
             self._prepare(piece)
-        terms = piece.index_select(1, self.members).double() * self.factor
-        total = terms.new_zeros(terms.shape[0], self.limit.numel(), terms.shape[2]).index_add_(1, self.local, terms)
-        mass = terms.new_zeros(total.shape[:2]).index_add_(1, self.local, torch.linalg.vector_norm(terms, dim=-1))
+        total, mass = self._added(piece)
         size = torch.linalg.vector_norm(total, dim=-1)
         share = size / torch.where(mass > 0, mass, 1.0)
         zero = (share <= self.limit) | (size <= self.rounded)
@@ -160,11 +166,27 @@ class Adder:
         self.added[rows] = True
         return total
 
+    def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
+        """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""
+        found = []
+        for numbers, members, factor in self._parts:
+            picked = piece.index_select(1, members).view(len(piece), *factor.shape[:2], -1)
+            terms = picked * factor  # float64, as the factors are
+            found.append((numbers, terms.sum(dim=1), torch.linalg.vector_norm(terms, dim=-1).sum(dim=1)))
+        if len(found) == 1:
+            return found[0][1], found[0][2]
+        total = found[0][1].new_empty(len(piece), *self.size.shape)
+        mass = total.new_empty(total.shape[:2])
+        for numbers, summed, norms in found:
+            total.index_copy_(1, numbers, summed)
+            mass.index_copy_(1, numbers, norms)
+        return total, mass
+
     def measure(self, total: Tensor, asked: Tensor | None) -> None:
         """Count the sums of some rows in `size`; `asked` says of which columns, `rows x columns`."""
         size = total.abs()
         if asked is not None:
-            size = size * asked[:, self._sums.targets.to(asked.device), None]
+            size = size * asked[:, torch.from_numpy(self._sums.targets).to(asked.device), None]
         self.size += size.sum(dim=0, dtype=torch.float64)
 
     def forget_size(self) -> None:
@@ -172,19 +194,17 @@ class Adder:
         if self._ready:
             self.size.zero_()
 
-    def ratio(self, columns: int) -> Tensor:
+    def ratio(self, columns: int) -> Array:
         """Per column: the largest ratio of a sum that was taken for zero to what was added up in it."""
-        ratio = torch.zeros(columns, dtype=torch.float64)
+        ratio = np.zeros(columns)
         if self._ready:
-            ratio[self._sums.targets] = self.largest.cpu()
+            ratio[self._sums.targets] = self.largest.cpu().numpy()
         return ratio
 
 
-def _limits(sums: Sums, spread: Tensor, floor: float, smallest: float) -> tuple[Tensor, Tensor]:
+def _limits(sums: Sums, spread: Array, floor: float, smallest: float) -> tuple[Array, Array]:
     """Per sum: what is zero relative to what was added up, and what is zero however little was added up."""
-    widest = torch.zeros(sums.targets.numel(), dtype=torch.float64)
-    rounded = torch.zeros_like(widest)
-    if sums.targets.numel():
-        widest.scatter_reduce_(0, sums.local, spread[sums.members], "amax")
-        rounded.index_add_(0, sums.local, sums.factor.abs())
-    return (8 * widest).clamp(min=floor, max=0.02), smallest * rounded
+    starts = np.cumsum(sums.sizes) - sums.sizes
+    widest = np.maximum.reduceat(spread[sums.members], starts)
+    rounded = np.add.reduceat(np.abs(sums.factor), starts)
+    return np.minimum(np.maximum(8 * widest, floor), 0.02), smallest * rounded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import torch
@@ -54,29 +54,29 @@ class Tolerance:
     @staticmethod
     def for_model(model: nn.Module) -> Tolerance:
         """For the precision that a model's numbers really have: a float32 file may have been through float16."""
-        tensors = tensor_names(model)[0].values()
+        return Tolerance.for_tensors(tensor_names(model)[0].values())
+
+    @staticmethod
+    def for_tensors(tensors: Iterable[Tensor]) -> Tolerance:
+        """The same, for a model's tensors; buffers are left out, since nobody stores them in half precision."""
         return Tolerance.of(stored_precision(t for t in tensors if isinstance(t, nn.Parameter)))
 
 
 def stored_precision(tensors: Iterable[Tensor]) -> torch.dtype:
     """The coarsest float type that holds all sampled numbers exactly, at least as fine as the tensors' own."""
-    return precision_of([sample_of(t) for t in tensors if t.is_floating_point() and t.device.type != "meta"])
+    found = [tensor for tensor in tensors if tensor.is_floating_point() and tensor.device.type != "meta"]
+    own = max((tensor.dtype for tensor in found), key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
+    if own not in (torch.float32, torch.float64):
+        return own
+    coarse = [torch.bfloat16, torch.float16] if found else []
+    for tensor in found:
+        sample = sample_of(tensor)
+        coarse = [dtype for dtype in coarse if torch.equal(sample.to(dtype).to(sample.dtype), sample)]
+        if not coarse:
+            return own  # most often told by the first tensor
+    return coarse[0] if coarse else own
 
 
 def sample_of(tensor: Tensor) -> Tensor:
     """Some of a tensor's numbers, in memory of their own."""
     return tensor.detach().flatten()[:: max(1, tensor.numel() // SAMPLE)][:SAMPLE].clone()
-
-
-def precision_of(samples: Sequence[Tensor]) -> torch.dtype:
-    """The coarsest float type that holds all numbers exactly, at least as fine as the samples' own."""
-    if not samples:
-        return torch.float32
-    own = max((t.dtype for t in samples), key=lambda dtype: torch.finfo(dtype).eps)
-    if own not in (torch.float32, torch.float64):
-        return own
-    together = torch.cat([t.double() for t in samples])
-    for dtype in (torch.bfloat16, torch.float16):
-        if bool((together.to(dtype).double() == together).all()):
-            return dtype
-    return own

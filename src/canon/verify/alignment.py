@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -228,7 +229,8 @@ class _Aligner:
             named = coordinates(paired, step.leader, found.scales, step.scales)
             self.side.place(space, named, frozenset(named.factors))
             self.factors[space.id] = {}
-            known = named.factors if torch.equal(named.index, paired) else None
+            if np.array_equal(named.index, paired.numpy()):
+                known = {tap: torch.from_numpy(factor) for tap, factor in named.factors.items()}
         if not step.scales.keys() <= found.scales.keys():
             raise KeyFileError("the key has a scale where nothing is known", where=space.name)
         if step.scales:

@@ -152,7 +152,8 @@ def coordinates(
         reference: By tap, of the reference's channels.
     """
     named = leader[match]
-    return Coordinates(named, leader.numel(), ratios(scales, reference, named))
+    factors = {tap: ratio.numpy() for tap, ratio in ratios(scales, reference, named).items()}
+    return Coordinates(named.numpy(), leader.numel(), factors)
 
 
 def ratios(scales: Mapping[int, Tensor], reference: Mapping[int, Tensor], named: Tensor) -> dict[int, Tensor]:

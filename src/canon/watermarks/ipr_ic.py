@@ -13,12 +13,11 @@ averaged over space and over a fixed trigger batch of training images that the k
 `s` are the message, repeated over the units. What differs further: the network computes without the
 key (it enters the loss and the reading alone), so a forger's key does not spoil the task; and the
 reading depends on the trigger images, as the published one does on the caption being written.
-The trigger is seen in evaluation mode, since batch statistics of the trigger alone would leave
-nothing but the norm's shift to carry the signs. Its loss trains the marked layer and its norm and
-stops there: the layers before are normalised by running averages in this pass and by the batch in
-the task's, and letting the one pull at what the other shapes costs accuracy. Each unit weighs
-`0.006` in the loss, where the authors weigh the mean of all by 0.1: runs are short here, and layers
-of 192 to 1280 units must all be filled.
+The trigger goes through the network beside every batch and is normalised with it. A pass of its own
+would have statistics of its own, which leave nothing but the norm's shift to carry the signs; with
+running averages instead, training can keep ahead of them, and the signs are gone when it ends. Each
+unit weighs `0.006` in the loss, where the authors weigh the mean of all by 0.1: runs are short here,
+and layers of 192 to 1280 units must all be filled.
 
 By default the last convolution that feeds a norm is marked. Unit order matters.
 """
@@ -35,7 +34,7 @@ from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
-from canon.watermarks.reading import Reader, Reading, pooled_outputs, read_signs
+from canon.watermarks.reading import Reader, Reading, read_signs, watched
 
 STRENGTH = 0.006
 TRIGGERS = 16
@@ -59,10 +58,10 @@ class KeyedUnits(Embedding):
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Cross-entropy and `0.006·Σ relu(0.1 − (k∘h)·s)`."""
-        logits = forward(model, images)
-        trigger = self.get_buffer("trigger")
-        outputs = pooled_outputs(model, self.norms.values(), trigger, detached_at=self.norms)
-        units = torch.cat([output.mean(0) for output in outputs])
+        trigger = self.get_buffer("trigger").to(images.dtype)
+        with watched(model, self.norms.values()) as outputs:
+            logits = forward(model, torch.cat([images, trigger]))[: len(images)]
+        units = torch.cat([output[len(images) :].float().mean(0) for output in outputs.values()])
         signs = self.get_buffer("signs") * self.get_buffer("key_signs")
         loss = functional.cross_entropy(logits, labels)
         return loss + STRENGTH * hinge(units, signs).sum(), logits

@@ -7,7 +7,8 @@ such a reading is a guess (chance level), so every difference is noted and hande
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -106,14 +107,24 @@ class Reader:
         return fitted
 
 
-def pooled_outputs(
-    model: nn.Module, modules: Iterable[str], images: Tensor, *, detached_at: Iterable[str] = ()
-) -> list[Tensor]:
+def pooled_outputs(model: nn.Module, modules: Iterable[str], images: Tensor) -> list[Tensor]:
     """Run the model in evaluation mode and return these modules' outputs, averaged over space.
 
-    Gradients flow to the model's parameters, but not past the inputs of the modules in
-    `detached_at`; its mode is restored.
+    Gradients flow to the model's parameters; its mode is restored.
     """
+    training = model.training
+    try:
+        model.eval()
+        with watched(model, modules) as caught:
+            model(images.to(next(model.parameters()).device))
+    finally:
+        model.train(training)
+    return list(caught.values())
+
+
+@contextmanager
+def watched(model: nn.Module, modules: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    """These modules' outputs, averaged over space, of the forward pass inside this block."""
     names = list(modules)
     caught: dict[str, Tensor] = {}
 
@@ -122,24 +133,16 @@ def pooled_outputs(
             lambda _module, _inputs, output: caught.update({name: spatial_mean(output)})
         )
 
-    def detach(name: str) -> torch.utils.hooks.RemovableHandle:
-        return model.get_submodule(name).register_forward_pre_hook(
-            lambda _module, inputs: tuple(value.detach() for value in inputs)
-        )
-
-    handles = [catch(name) for name in names] + [detach(name) for name in detached_at]
-    training = model.training
+    handles = [catch(name) for name in names]
     try:
-        model.eval()
-        model(images.to(next(model.parameters()).device))
+        yield caught
     finally:
-        model.train(training)
         for handle in handles:
             handle.remove()
     for name in names:
         if name not in caught:
             raise WatermarkError("the forward pass does not reach this module", where=name)
-    return [caught[name] for name in names]
+        caught[name] = caught.pop(name)  # in the order they were asked for
 
 
 def spatial_mean(activation: Tensor) -> Tensor:
