@@ -111,9 +111,10 @@ class Merged:
         sums, adder = self._sums, self._adder
         source = self._source()
         device, kernel = source.device, source.shape[2]
-        if adder is not None:
+        if adder is not None and not bool(adder.added[rows].all()):
             for part in _pieces(rows[~adder.added[rows]], source):
                 adder.add(self._rows(source, part), part)
+            adder.settle()
         column = columns if sums is None else torch.from_numpy(sums.lead[columns.numpy()])
         inside = None if crop is None else _inside(crop)
         if inside is not None:
@@ -163,16 +164,16 @@ class Merged:
         scratch = source.new_empty(pieces[0].numel(), *source.shape[1:])
         for part in pieces:
             piece = self._rows(source, part, scratch)
-            total = None if self._adder is None else self._adder.add(piece, part)
+            if self._adder is not None:
+                self._adder.add(piece, part)
             size = torch.abs(piece, out=scratch[: part.numel()])
-            asked = None
             if self.groups > 1:
-                asked = fresh[:, part].T.to(size.device)
-                size.view(part.numel(), self.groups, -1).mul_(asked[..., None])
+                size.view(part.numel(), self.groups, -1).mul_(fresh[:, part].T[..., None].to(size.device))
             size = size.flatten(1).to(wide)
             self._size += (size.new_ones(part.numel()) @ size).view(self._size.shape)
-            if self._adder is not None and total is not None:
-                self._adder.measure(total, None if asked is None else asked.repeat_interleave(self.columns, dim=1))
+        if self._adder is not None:
+            asked = fresh[:, numbers].T.repeat_interleave(self.columns, dim=1)
+            self._adder.measure(self._adder.settle(), asked if self.groups > 1 else None)
 
     def _found(self) -> Tensor:
         """Which columns hold anything in the rows that were read."""

@@ -136,6 +136,7 @@ class Adder:
         """Rows whose sums are known."""
 
         self._ready = False
+        self._open: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def _prepare(self, piece: Tensor) -> None:
         """Make room where the weights are."""
@@ -152,11 +153,16 @@ class Adder:
         self.largest = torch.zeros(sums.targets.size, dtype=torch.float64, device=device)
         self._ready = True
 
-    def add(self, piece: Tensor, rows: Tensor) -> Tensor:
-        """The sums of some rows, given with their numbers."""
+    def add(self, piece: Tensor, rows: Tensor) -> None:
+        """Add up the columns of some rows, given with their numbers. What that makes is decided by `settle`."""
         if not self._ready:
             self._prepare(piece)
-        total, mass = self._added(piece)
+        self._open.append((rows, *self._added(piece)))
+
+    def settle(self) -> Tensor:
+        """The sums of the rows that were added since the last time, with zeros where they cancel."""
+        rows, total, mass = (torch.cat(parts) for parts in zip(*self._open, strict=True))
+        self._open.clear()
         size = torch.linalg.vector_norm(total, dim=-1)
         share = size / torch.where(mass > 0, mass, 1.0)
         zero = (share <= self.limit) | (size <= self.rounded)
@@ -186,7 +192,7 @@ class Adder:
         """Count the sums of some rows in `size`; `asked` says of which columns, `rows x columns`."""
         size = total.abs()
         if asked is not None:
-            size = size * asked[:, torch.from_numpy(self._sums.targets).to(asked.device), None]
+            size = size * asked[:, torch.from_numpy(self._sums.targets), None].to(size.device)
         self.size += size.sum(dim=0, dtype=torch.float64)
 
     def forget_size(self) -> None:
