@@ -11,7 +11,10 @@ outside of the shipped model.
 Defaults: a passport on every convolution that feeds a norm. The private path runs through the whole
 network, so every Conv and Linear layer counts as watermark-bearing. 128 bits, repeated over the
 channels; passports uniform in [−1, 1] with 4×4 cells; `α = 1`, ten times deepipr's, since a depthwise
-kernel or a stem has few weights to turn a sign with and the MLP lets the task resist.
+kernel or a stem has few weights to turn a sign with and the MLP lets the task resist. The private
+path's first gradients can be so large in the first layers of a deep network that Adam hardly moves
+their weights again for a thousand steps; scales on the wrong side are therefore also moved by plain
+steps of `0.001` per weight, against the sign of the loss.
 
 Input order and scale matter, and output order.
 """
@@ -31,6 +34,11 @@ from canon.watermarks.layers import layer_weight, normalised_convolutions, weigh
 from canon.watermarks.passports import PassportBranch, PassportScheme
 
 REDUCTION = 4
+STEP = 1e-3
+"""What a weight moves by after a step of the optimiser, where its scale is on the wrong side or close to it."""
+
+CLOSE = 0.05
+"""Half the margin that the sign loss asks for."""
 
 
 class TransformedBranch(PassportBranch):
@@ -41,6 +49,16 @@ class TransformedBranch(PassportBranch):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.transforms = nn.ModuleList([bottleneck(width, target.generator) for width in self.widths])
+
+    @torch.no_grad()
+    def after_step(self, model: nn.Module) -> None:
+        """Move scales that are on the wrong side, whatever the optimiser remembers of their weights."""
+        for position, (layer, signs) in enumerate(
+            zip(self.norms, self.get_buffer("signs").split(self.widths), strict=True)
+        ):
+            rows, passport = layer_weight(model, layer).flatten(1), self.get_buffer(f"scale{position}")
+            wrong = (rows @ passport) * signs < CLOSE
+            rows += torch.outer(STEP * signs * wrong, passport.sign())
 
     def transform(self, position: int, value: Tensor) -> Tensor:
         """`c → c/4 → LeakyReLU → c`."""
