@@ -114,7 +114,7 @@ class Merged:
         if adder is not None and not bool(adder.added[rows].all()):
             for part in _pieces(rows[~adder.added[rows]], source):
                 adder.add(self._rows(source, part), part)
-            adder.settle()
+                adder.settle()
         column = columns if sums is None else torch.from_numpy(sums.lead[columns.numpy()])
         inside = None if crop is None else _inside(crop)
         if inside is not None:
@@ -160,20 +160,26 @@ class Merged:
                 self._adder.forget_size()
         numbers = torch.nonzero(fresh.any(dim=0)).flatten()
         pieces = list(_pieces(numbers, source))
+        if self._adder is not None:
+            self._adder.prepare(source)  # before what is given back: between, it would keep memory in pieces
         # Written over and over: fresh memory costs more than all that is computed here.
         scratch = source.new_empty(pieces[0].numel(), *source.shape[1:])
         for part in pieces:
             piece = self._rows(source, part, scratch)
             if self._adder is not None:
                 self._adder.add(piece, part)
+                if self._adder.full or part is pieces[-1]:
+                    self._settle(self._adder, fresh)
             size = torch.abs(piece, out=scratch[: part.numel()])
             if self.groups > 1:
                 size.view(part.numel(), self.groups, -1).mul_(fresh[:, part].T[..., None].to(size.device))
             size = size.flatten(1).to(wide)
             self._size += (size.new_ones(part.numel()) @ size).view(self._size.shape)
-        if self._adder is not None:
-            asked = fresh[:, numbers].T.repeat_interleave(self.columns, dim=1)
-            self._adder.measure(self._adder.settle(), asked if self.groups > 1 else None)
+
+    def _settle(self, adder: Adder, fresh: Tensor) -> None:
+        rows, total = adder.settle()
+        asked = fresh[:, rows].T.repeat_interleave(self.columns, dim=1) if self.groups > 1 else None
+        adder.measure(total, asked)
 
     def _found(self) -> Tensor:
         """Which columns hold anything in the rows that were read."""

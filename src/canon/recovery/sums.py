@@ -27,6 +27,9 @@ class SpaceMerge:
     """By tap: channel = factor x what it is merged into; 1 where a tap is not listed."""
 
 
+WAITING = 1 << 17
+"""Numbers that may wait to be settled: few steps for many rows, and little memory."""
+
 Merges = Mapping[int, SpaceMerge]
 """By space id; a space that is not listed stays."""
 
@@ -138,8 +141,10 @@ class Adder:
         self._ready = False
         self._open: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def _prepare(self, piece: Tensor) -> None:
+    def prepare(self, piece: Tensor) -> None:
         """Make room where the weights are."""
+        if self._ready:
+            return
         device, sums = piece.device, self._sums
         self._parts = []
         for numbers, members in sums.alike():
@@ -155,14 +160,19 @@ class Adder:
 
     def add(self, piece: Tensor, rows: Tensor) -> None:
         """Add up the columns of some rows, given with their numbers. What that makes is decided by `settle`."""
-        if not self._ready:
-            self._prepare(piece)
+        self.prepare(piece)
         self._open.append((rows, *self._added(piece)))
 
-    def settle(self) -> Tensor:
-        """The sums of the rows that were added since the last time, with zeros where they cancel."""
-        rows, total, mass = (torch.cat(parts) for parts in zip(*self._open, strict=True))
-        self._open.clear()
+    @property
+    def full(self) -> bool:
+        """Whether so much waits to be settled that it should not grow."""
+        return sum(total.numel() for _, total, _ in self._open) >= WAITING
+
+    def settle(self) -> tuple[Tensor, Tensor]:
+        """The rows that were added since the last time, and their sums, with zeros where they cancel."""
+        waiting, self._open = self._open, []
+        rows, total, mass = waiting[0] if len(waiting) == 1 else map(torch.cat, zip(*waiting, strict=True))
+        del waiting
         size = torch.linalg.vector_norm(total, dim=-1)
         share = size / torch.where(mass > 0, mass, 1.0)
         zero = (share <= self.limit) | (size <= self.rounded)
@@ -170,7 +180,7 @@ class Adder:
         total = total.masked_fill_(zero[..., None], 0).to(self.totals.dtype)
         self.totals.index_copy_(0, rows.to(total.device), total)
         self.added[rows] = True
-        return total
+        return rows, total
 
     def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
         """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""
