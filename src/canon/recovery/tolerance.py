@@ -58,7 +58,7 @@ class Tolerance:
 
     @staticmethod
     def for_tensors(tensors: Iterable[Tensor]) -> Tolerance:
-        """The same, for a model's tensors; buffers are left out, since nobody stores them in half precision."""
+        """The same, for a model's tensors, of which its parameters count."""
         return Tolerance.of(stored_precision(t for t in tensors if isinstance(t, nn.Parameter)))
 
 

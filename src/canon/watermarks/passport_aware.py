@@ -14,7 +14,7 @@ channels; passports uniform in [−1, 1] with 4×4 cells; `α = 1`, ten times de
 kernel or a stem has few weights to turn a sign with and the MLP lets the task resist. The private
 path's first gradients can be so large in the first layers of a deep network that Adam hardly moves
 their weights again for a thousand steps; scales on the wrong side are therefore also moved by plain
-steps of `0.001` per weight, against the sign of the loss.
+steps of `0.001` per weight, down the sign loss.
 
 Input order and scale matter, and output order.
 """
