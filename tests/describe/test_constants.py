@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from canon.describe import constant_values, sketch_rows
 from canon.graph import trace
+from tests.networks import Net
 from tests.preservation import randomize
-from tests.recovery.small import Chain, Draft, Gated, Small, example
+from tests.recovery.small import Chain, Draft, Gated, example
 
 
-def values_at(model: Small, name: str, layer: str, smallest: float = 0.0) -> Tensor:
+def values_at(model: nn.Module, name: str, layer: str, smallest: float = 0.0) -> Tensor:
     """What is found for a space at the point where a layer reads it."""
     graph = trace(model, example())
     space = graph.space_named(name)
@@ -90,3 +94,29 @@ def test_what_half_precision_makes_of_small_numbers_is_zero() -> None:
     wide = Chain.of(draft.state)
     assert float(values_at(wide, "a", "b")[-1]) > 0
     assert float(values_at(wide, "a", "b", smallest=6e-8)[-1]) == 0
+
+
+def test_activations_beside_each_other() -> None:
+    """Alike ones are asked together: what each layer reads is what its own activation makes."""
+    between = {
+        "relu": nn.ReLU(), "again": nn.ReLU(inplace=False), "leaky": nn.LeakyReLU(0.1), "leakier": nn.LeakyReLU(0.3),
+        "bounded": nn.Hardtanh(-0.2, 0.2), "wide": nn.Hardtanh(), "smooth": nn.Softplus(),
+    }  # fmt: skip
+    readers = {f"read_{name}": nn.Conv2d(4, 2, 1) for name in between}
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        x = net.a(x)
+        seen = [getattr(net, f"read_{name}")(getattr(net, name)(x)) for name in between]
+        seen += [net.read_f(F.leaky_relu(x, 0.1)), net.read_g(F.leaky_relu(x, negative_slope=0.2))]
+        total: Tensor = torch.stack(seen).sum(0)
+        return total
+
+    more = {"read_f": nn.Conv2d(4, 2, 1), "read_g": nn.Conv2d(4, 2, 1)}
+    model = randomize(Net(forward, a=nn.Conv2d(3, 4, 3), **between, **readers, **more), seed=2)
+    state = model.state_dict()
+    state["a.weight"][1:] = 0
+    state["a.bias"].copy_(torch.tensor([0.4, -0.7, 0.6, 0.0]))
+    for layer in (*readers, *more):
+        found = values_at(model, "a", layer)
+        assert_agree(found, seen(model, layer))
+        assert int((~found.isnan()).sum()) == 3

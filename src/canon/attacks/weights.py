@@ -23,6 +23,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from canon._memory import scratch, separate
 from canon.attacks.axes import Axes, Axis
 from canon.attacks.channels import Kind
 from canon.attacks.noise import Noise, Windows
@@ -42,7 +43,7 @@ def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: Noise) ->
     given = given.to(torch.promote_types(weight.dtype, torch.float32))
     given = given if given.ndim > 2 else given[..., None]  # a matrix has kernels of one entry
     kernel = [side + 2 * ring for side in given.shape[2:]]
-    result = given.new_empty(rows.after, columns.after // groups, *kernel)
+    result = separate((rows.after, columns.after // groups, *kernel), given)
     windows = noise.windows(result[0].numel(), rows.filters, given)
     brush = Brush(given, windows, columns, ring, axes.plan.chain)
     sources, results = given.tensor_split(groups), result.tensor_split(groups)
@@ -115,7 +116,7 @@ class Brush:
         step = max(1, min(out.shape[0], chunk // max(1, out[0].numel())))
         lines, back, counts = Lines.of(rows, step, out)
         palette = Palette.of(columns, self.chain, out)
-        canvas, begin = out.new_empty(step, *out.shape[1:]), 0
+        canvas, begin = scratch((step, *out.shape[1:]), out.dtype, out.device), 0
         for live, null, *free in counts:
             other = live + null
             count = other + sum(free)

@@ -124,7 +124,7 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
         "certify": clock(lambda: certify(result.model, clean, example)),
     }
     with suppress(MissingExtraError):
-        seconds["pruning"] = _pruning(model, example, result.report, device)
+        seconds["pruning"] = _pruning(model, example, result.report, repeats, device)
     if probe:
         seconds["probe"] = time_of(lambda: recover(model, example, "probe"), repeats=probe, device=device, warm=False)
     if device.startswith("cuda"):
@@ -145,7 +145,7 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     return record
 
 
-def _pruning(model: nn.Module, example: Tensor, report: Any, device: str) -> Times:
+def _pruning(model: nn.Module, example: Tensor, report: Any, repeats: int, device: str) -> Times:
     removed = removed_channels(trace(model, example), report)
     given: list[nn.Module] = []
 
@@ -153,7 +153,7 @@ def _pruning(model: nn.Module, example: Tensor, report: Any, device: str) -> Tim
         given[:] = [copy.deepcopy(model).requires_grad_(True)]
 
     import_pruning()  # what that takes does not count
-    return time_of(lambda: prune(given[0], example, removed), repeats=3, device=device, prepare=prepare)
+    return time_of(lambda: prune(given[0], example, removed), repeats=repeats, device=device, prepare=prepare)
 
 
 def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str, float]:

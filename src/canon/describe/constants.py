@@ -124,13 +124,16 @@ def _through(batch: Batch, known: Mapping[int, _Known], graph: ChannelGraph) -> 
 
 
 def _activated(stages: Sequence[Stage], x: Array, graph: ChannelGraph) -> Array:
-    """Constants behind each activation; functions are asked about constant channels alone."""
+    """Constants behind each activation; functions are asked about constant channels alone, alike ones together."""
     result = np.full((len(stages), x.shape[1]), NAN)
     still = np.flatnonzero(~np.isnan(x).all(axis=0))
     if still.size:
         given = np.broadcast_to(x[:, still], (len(stages), still.size))
+        alike: dict[object, list[int]] = {}
         for index, stage in enumerate(stages):
-            result[index, still] = _value(stage, given[index], graph)
+            alike.setdefault((stage.function, _homogeneous(stage, graph)), []).append(index)
+        for same in alike.values():
+            result[np.ix_(same, still)] = _value(stages[same[0]], given[same], graph)
     return result
 
 
@@ -138,10 +141,16 @@ def _value(stage: Stage, x: Array, graph: ChannelGraph) -> Array:
     if stage.keeps_constants and stage.function is not None:
         return np.where(np.isnan(x), NAN, _applied(stage, np.nan_to_num(x)))
     # What moves with the position keeps zero where it is known to: as a function, or because it lets scale pass.
-    tap = graph.taps[stage.output]
-    homogeneous = graph.taps[stage.inputs[0]] == tap and tap not in graph.fixed_taps and not stage.keeps_constants
-    keeps_zero = homogeneous or (stage.function is not None and bool((_applied(stage, np.zeros_like(x)) == 0).all()))
+    keeps_zero = _homogeneous(stage, graph) and not stage.keeps_constants
+    if stage.function is not None:
+        keeps_zero = keeps_zero or bool((_applied(stage, np.zeros_like(x)) == 0).all())
     return np.where(x == 0, x, NAN) if keeps_zero else np.full_like(x, NAN)
+
+
+def _homogeneous(stage: Stage, graph: ChannelGraph) -> bool:
+    """Whether the stage lets scale pass."""
+    tap = graph.taps[stage.output]
+    return graph.taps[stage.inputs[0]] == tap and tap not in graph.fixed_taps
 
 
 def _applied(stage: Stage, x: Array) -> Array:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon._memory import scratch
 from canon.describe.arrays import Array
 from canon.describe.coordinates import Coordinates
 from canon.errors import UnsupportedModelError
@@ -104,7 +105,8 @@ def sketch_rows(
         # Factors grow from layer to layer; taken relative to the largest they cannot overflow in float32.
         largest = float(np.abs(columns.factor).max()) or 1.0
         factor = torch.from_numpy(columns.factor / largest).to(device)
-        picked = picked.index_select(0, torch.from_numpy(columns.index).to(device)).mul_(factor.to(wide)[:, None])
+        index, room = torch.from_numpy(columns.index).to(device), scratch((inputs * groups, numbers), wide, device)
+        picked = torch.index_select(picked, 0, index, out=room).mul_(factor.to(wide)[:, None])
         factor = factor.repeat_interleave(kernel).view(groups, length, 1)
     parts = [_project(flat, picked.view(groups, length, SKETCH)), _mass(flat, factor, wide)[:, None]]
     if columns.constant is not None:
@@ -159,12 +161,11 @@ def _mass(flat: Tensor, factor: Tensor | None, wide: torch.dtype) -> Tensor:
         norm: Tensor = torch.linalg.vector_norm(flat, dim=-1, dtype=wide)
         return norm.double().flatten()
     squared, step = factor.square().to(wide), step_of(flat)
-    # Written over and over: fresh memory costs several times what is computed here.
-    scratch = torch.empty(flat.shape[0], min(step, flat.shape[1]), flat.shape[2], dtype=wide, device=flat.device)
+    room = scratch((flat.shape[0], min(step, flat.shape[1]), flat.shape[2]), wide, flat.device)
     pieces = []
     for piece in flat.split(step, dim=1):
         same = piece.to(wide)
-        pieces.append(torch.mul(same, same, out=scratch[:, : same.shape[1]]) @ squared)
+        pieces.append(torch.mul(same, same, out=room[:, : same.shape[1]]) @ squared)
     return torch.cat(pieces, dim=1).double().sqrt().flatten()
 
 

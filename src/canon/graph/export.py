@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from canon.graph.frontend import Attach, Environment, FrontendError, Step, elementwise, owner
+from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
 from canon.graph.names import function_name, writes_in_place
 from canon.graph.rules import Call, lookup
 from canon.graph.values import Value, fixed, has_tensor, values_in
@@ -100,7 +100,7 @@ def _step(
         return Step(node.name, out, None, args, kwargs, "the forward pass changes a tensor of the model")
     call = None
     if name is not None and has_tensor(out) and lookup(name) is not None:
-        function = elementwise(target, args, kwargs)
+        function = Elementwise(target, args, kwargs)
         layer, resizable = owner(node, (args, kwargs), modules)
         call = Call(name, out, function, layer, resizable)
         if name in _NORMS:

@@ -6,8 +6,9 @@ forward pass and no copy of the weights, and neither touches the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, fx, nn
@@ -112,15 +113,40 @@ class Environment:
         return any(self._position[user] > self._position[change] for user in node.users)
 
 
-def elementwise(target: Callable[..., Any], args: Any, kwargs: Any) -> Callable[[Tensor], Tensor]:
-    """The operation as a function of its one tensor operand."""
+class Elementwise:
+    """An operation as a function of its one tensor operand. Two are equal if they are known to compute the same."""
 
-    def function(x: Tensor) -> Tensor:
-        given = [x.clone() if isinstance(a, Value) else a for a in args]
-        result: Tensor = target(*given, **kwargs)
+    def __init__(self, target: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        self._target, self._args, self._kwargs = target, args, kwargs
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What it makes of some numbers, which stay as they are."""
+        given = [x.clone() if isinstance(value, Value) else value for value in self._args]
+        result: Tensor = self._target(*given, **self._kwargs)
         return result
 
-    return function
+    @cached_property
+    def _key(self) -> Hashable:
+        target = self._target
+        if isinstance(target, nn.Module):
+            # torch's own activations are what their settings say.
+            settings = {name: value for name, value in vars(target).items() if not name.startswith("_")}
+            known = type(target).__module__ == nn.ReLU.__module__ and not [*target.parameters()]
+            key: Hashable = (type(target), *settings.items()) if known else id(self)
+        else:
+            plain = [None if isinstance(value, Value) else value for value in self._args]
+            key = (target, *plain, *self._kwargs.items())
+        try:
+            hash(key)
+        except TypeError:
+            return id(self)
+        return key
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Elementwise) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
 
 
 def owner(node: fx.Node, operands: Any, modules: dict[str, nn.Module]) -> tuple[str, bool]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from canon.graph.counted import count_uses, uses_in
-from canon.graph.frontend import Attach, Environment, FrontendError, Step, elementwise, owner
+from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
 from canon.graph.modules import hooked, operands_of
 from canon.graph.names import function_name, writes_in_place
 from canon.graph.results import function_result, layer_result
@@ -130,7 +130,7 @@ class _Walker:
         self, node: fx.Node, run: Callable[..., Any], module: nn.Module | None, args: Any, kwargs: Any, out: Any
     ) -> Step:
         """The step of a node: known by the name of its operation, or unknown."""
-        function = elementwise(run, args, kwargs)
+        function = Elementwise(run, args, kwargs)
         if module is not None:
             return self.describe_layer(node, function, module, args, kwargs, out)
         target: Any = node.target

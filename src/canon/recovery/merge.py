@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from canon._memory import Empty, scratch, separate
 from canon.describe import Array
 from canon.graph import LinearMap
 from canon.recovery.sums import Adder, Merges, sums_of
@@ -66,13 +67,17 @@ class Merged:
 
     def read(self, live: Tensor) -> Tensor:
         """Columns that some of the rows read, `groups x columns`; `live` is `groups x rows`."""
+        self.see(live)
+        return self._found().view(self.groups, self.columns)
+
+    def see(self, live: Tensor) -> None:
+        """Look at rows, at those that were seen before no more; `live` is `groups x rows`."""
         if bool((self._seen & ~live).any()):
             self._seen, self._size = torch.zeros_like(self._seen), None  # fewer rows than before: begin again
         fresh = live & ~self._seen
         if bool(fresh.any()):
             self._look(fresh)
             self._seen = live.clone()
-        return self._found().view(self.groups, self.columns)
 
     def hollow(self, columns: Tensor) -> bool:
         """Whether the rows that were read hold nothing on the outermost ring of their kernels, in these columns."""
@@ -100,13 +105,14 @@ class Merged:
         taken = self.take(torch.arange(self.rows), torch.arange(self.groups * self.columns), crop)
         return taken.view(self.rows, self.groups, self.columns, -1).transpose(0, 1)
 
-    def take(self, rows: Tensor, columns: Tensor, crop: Sequence[int] | None = None) -> Tensor:
+    def take(self, rows: Tensor, columns: Tensor, crop: Sequence[int] | None = None, empty: Empty = separate) -> Tensor:
         """Some rows and columns: `rows x columns x kernel`, the groups side by side.
 
         Args:
             rows: Numbers of kept rows.
             columns: Numbers of columns after the merge.
             crop: The kernel's shape, to leave its outermost ring out.
+            empty: Where to write it.
         """
         sums, adder = self._sums, self._adder
         source = self._source()
@@ -123,11 +129,11 @@ class Merged:
         totals = None if adder is None else adder.totals
         if totals is not None and inside is not None:
             totals = totals.index_select(2, inside.to(device))
-        result = source.new_empty(rows.numel(), columns.numel(), kernel if inside is None else inside.numel())
-        column, scratch, start = column.to(device), None, 0
+        result = empty((rows.numel(), columns.numel(), kernel if inside is None else inside.numel()), source)
+        column, start = column.to(device), 0
         for part in _pieces(rows, source):
-            scratch = source.new_empty(part.numel(), *source.shape[1:]) if scratch is None else scratch
-            piece, written = self._rows(source, part, scratch), result[start : start + part.numel()]
+            room = scratch((part.numel(), *source.shape[1:]), source.dtype, device)
+            piece, written = self._rows(source, part, room), result[start : start + part.numel()]
             if inside is None:
                 torch.index_select(piece, 1, column, out=written)
             else:
@@ -162,15 +168,14 @@ class Merged:
         pieces = list(_pieces(numbers, source))
         if self._adder is not None:
             self._adder.prepare(source)  # before what is given back: between, it would keep memory in pieces
-        # Written over and over: fresh memory costs more than all that is computed here.
-        scratch = source.new_empty(pieces[0].numel(), *source.shape[1:])
+        room = scratch((pieces[0].numel(), *source.shape[1:]), source.dtype, source.device)
         for part in pieces:
-            piece = self._rows(source, part, scratch)
+            piece = self._rows(source, part, room)
             if self._adder is not None:
                 self._adder.add(piece, part)
                 if self._adder.full or part is pieces[-1]:
                     self._settle(self._adder, fresh)
-            size = torch.abs(piece, out=scratch[: part.numel()])
+            size = torch.abs(piece, out=room[: part.numel()])
             if self.groups > 1:
                 size.view(part.numel(), self.groups, -1).mul_(fresh[:, part].T[..., None].to(size.device))
             size = size.flatten(1).to(wide)

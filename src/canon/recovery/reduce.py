@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon._memory import Empty, Slabs, separate
 from canon.describe import Array
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
 from canon.graph.tensors import shape_of
@@ -44,7 +45,7 @@ def reduce(
     """
     chosen = plan(graph, tensors, classes, tolerance, widths)
     written, rings = {}, {}
-    for name, tensor, cropped in chosen.write():
+    for name, tensor, cropped in chosen.write(Slabs().empty):
         written[name] = tensor
         if cropped:
             rings[name] = cropped
@@ -203,8 +204,12 @@ class Plan:
         """By space id: what becomes of its channels."""
         return {s.id: self._outcome(s) for s in self.graph.spaces}
 
-    def write(self) -> Iterator[tuple[str, Tensor, int]]:
-        """Every tensor that changes, one after the other: its first name, and how many rings of zeros were left out."""
+    def write(self, empty: Empty = separate) -> Iterator[tuple[str, Tensor, int]]:
+        """Every tensor that changes, one after the other: its first name, and how many rings of zeros were left out.
+
+        Args:
+            empty: Where to write weights.
+        """
         changed = {i for i, outcome in self.outcomes.items() if outcome.kept.numel() < outcome.dead.numel()}
         calls = Counter(linear.weight for linear in self.graph.maps)
         done: set[str] = set()
@@ -215,7 +220,7 @@ class Plan:
                 continue
             if rows or columns:
                 done.add(linear.weight)
-                weight, cropped = self._weight(index, linear, calls[linear.weight] == 1)
+                weight, cropped = self._weight(index, linear, calls[linear.weight] == 1, empty)
                 yield linear.weight, weight, int(cropped)
                 del weight
             if linear.bias is not None and (rows or index in self.folds.offsets):
@@ -252,7 +257,7 @@ class Plan:
         """Entries of an axis, after the merge, that are alive."""
         return torch.nonzero(torch.cat([_repeated(self.live[s.space], s.repeat) for s in segments])).flatten()
 
-    def _weight(self, index: int, linear: LinearMap, crop: bool) -> tuple[Tensor, bool]:
+    def _weight(self, index: int, linear: LinearMap, crop: bool, empty: Empty) -> tuple[Tensor, bool]:
         """What remains of a layer's weight, and whether a ring of zeros around its kernels was left out."""
         merged, shape, groups = self.merged[index], shape_of(self.tensors, linear.weight), linear.groups
         rows = self._select(linear.rows).view(groups, -1) % merged.rows
@@ -260,11 +265,11 @@ class Plan:
         columns = columns.view(groups, -1) % merged.columns
         hollow = False
         if crop and groups == 1:
-            merged.read(_marked(rows, merged.rows))
+            merged.see(_marked(rows, merged.rows))
             hollow = merged.hollow(columns[0])
         inside = kernel_of(shape, linear) if hollow else None
         if groups == 1:
-            picked = merged.take(rows[0], columns[0], inside)[None]
+            picked = merged.take(rows[0], columns[0], inside, empty)[None]
         else:
             lane = torch.arange(groups)[:, None, None]
             picked = merged.whole(inside)[lane, rows[:, :, None], columns[:, None, :]]

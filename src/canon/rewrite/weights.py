@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from canon._memory import separate
 from canon.transforms import ChannelTransform
 
 PIECE: Final = 1 << 17
@@ -58,7 +59,7 @@ def move_axes(weight: Tensor, first: Move, second: Move) -> Tensor:
     rows, columns = (None if move.index is None else move.index.to(device) for move in (first, second))
     gains = [None if move.gain is None else move.gain.to(device, wide) for move in (first, second)]
     shape = [old if new is None else new.numel() for old, new in zip(weight.shape, (rows, columns), strict=False)]
-    result = torch.empty(*shape, *weight.shape[2:], dtype=weight.dtype, device=device)
+    result = separate((*shape, *weight.shape[2:]), weight)
     ones = [1] * (weight.ndim - 1)
     step = max(1, PIECE // max(1, prod(result.shape[1:]))) if device.type == "cpu" else shape[0]
     for start in range(0, shape[0], step):

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon._memory import scratch
 from canon.graph import ChannelGraph
 
 EPSILON: Final = 1e-12
@@ -41,7 +42,7 @@ def row_residuals(ours: Tensor, theirs: Tensor, axis: int) -> Tensor:
     count, length = mine.shape
     piece = PIECE if mine.device.type == "cpu" else PIECE_ON_DEVICE
     step = min(count, max(1, piece // max(1, length)))
-    gap, size = torch.empty(2, step, length, dtype=torch.float64, device=mine.device)
+    gap, size = scratch((2, step, length), torch.float64, mine.device)
     found = []
     for start in range(0, count, step):
         rows = slice(start, start + step)
@@ -49,7 +50,7 @@ def row_residuals(ours: Tensor, theirs: Tensor, axis: int) -> Tensor:
         gap[used].copy_(mine[rows])
         size[used].copy_(yours[rows])
         gap[used].sub_(size[used])
-        distance, norm = (torch.linalg.vector_norm(scratch[used], dim=1) for scratch in (gap, size))
+        distance, norm = (torch.linalg.vector_norm(numbers[used], dim=1) for numbers in (gap, size))
         found.append(distance / (norm + EPSILON))
     return torch.cat(found).cpu()
 
