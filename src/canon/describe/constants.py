@@ -133,7 +133,7 @@ def _activated(stages: Sequence[Stage], x: Array, graph: ChannelGraph) -> Array:
         for index, stage in enumerate(stages):
             alike.setdefault((stage.function, _homogeneous(stage, graph)), []).append(index)
         for same in alike.values():
-            result[np.ix_(same, still)] = _value(stages[same[0]], given[same], graph)
+            result[np.array(same)[:, None], still] = _value(stages[same[0]], given[same], graph)
     return result
 
 
