@@ -139,7 +139,10 @@ def _activated(stages: Sequence[Stage], x: Array, graph: ChannelGraph) -> Array:
 
 def _value(stage: Stage, x: Array, graph: ChannelGraph) -> Array:
     if stage.keeps_constants and stage.function is not None:
-        return np.where(np.isnan(x), NAN, _applied(stage, np.nan_to_num(x)))
+        known = ~np.isnan(x)
+        result = np.full_like(x, NAN)
+        result[known] = _applied(stage, x[known])
+        return result
     # What moves with the position keeps zero where it is known to: as a function, or because it lets scale pass.
     keeps_zero = _homogeneous(stage, graph) and not stage.keeps_constants
     if stage.function is not None:

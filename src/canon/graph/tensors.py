@@ -93,6 +93,8 @@ def clone_with(model: nn.Module, tensors: dict[int, Tensor]) -> nn.Module:
 ATOMS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size, type})
 """What a copy may share."""
 
+CONTAINERS = frozenset({dict, list, set, OrderedDict})
+"""What is nothing but what it holds."""
 
 _SPECIAL = frozenset(
     {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__slots__", "__getnewargs__",
@@ -129,7 +131,16 @@ def is_plain(kind: type) -> bool:
 
 
 def _copied(items: dict[Any, Any], memo: dict[int, Any]) -> dict[Any, Any]:
-    return {name: value if type(value) in ATOMS else _copy(value, memo) for name, value in items.items()}
+    made = {}
+    for name, value in items.items():
+        kind = type(value)
+        if kind in ATOMS:
+            made[name] = value
+        elif kind in CONTAINERS and not value:
+            made[name] = memo.setdefault(id(value), kind())  # a module has a dozen
+        else:
+            made[name] = _copy(value, memo)
+    return made
 
 
 def _copy(value: Any, memo: dict[int, Any]) -> Any:
@@ -146,12 +157,6 @@ def _copy(value: Any, memo: dict[int, Any]) -> Any:
         return made
     if kind is tuple and all(type(item) in ATOMS for item in value):
         return value
-    if kind is set and not value:
-        memo[id(value)] = empty = set()  # type: ignore[var-annotated]
-        return empty
-    if kind is OrderedDict and not value:
-        memo[id(value)] = none = OrderedDict()  # type: ignore[var-annotated]
-        return none
     return copy.deepcopy(value, memo)
 
 

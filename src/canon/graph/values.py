@@ -83,6 +83,9 @@ def leaves(structure: Any) -> Iterator[Any]:
         yield structure
 
 
+_PLAIN = frozenset({int, float, bool, str, type(None)})
+
+
 def values_in(structure: Any) -> list[Value]:
     """The tensors inside a structure of operands."""
     return _found(structure, Value, [])
@@ -95,6 +98,8 @@ def extents_in(structure: Any) -> list[Extent]:
 
 def _found(structure: Any, kind: type[Kind], found: list[Kind]) -> list[Kind]:
     """The leaves of one kind; every step of a trace asks for some, so no generators are nested."""
+    if type(structure) in _PLAIN:
+        return found
     if isinstance(structure, kind):
         found.append(structure)
     elif isinstance(structure, (list, tuple)):

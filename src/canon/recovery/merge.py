@@ -7,7 +7,8 @@ that nothing of the attacked layer's size ever is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -58,7 +59,7 @@ class Merged:
         self.columns = (before if self._sums is None else self._sums.after) // linear.groups
         cropping = linear.groups == 1 and linear.cropping and min(linear.cropping) > 0
         self._rim = _rim(kernel) if cropping else None
-        self._seen = torch.zeros(self.groups, self.rows, dtype=torch.bool)
+        self._seen: Tensor | None = None
         self._size: Tensor | None = None
         self._adder: Adder | None = None
         if self._sums is not None and self._sums.targets.size:
@@ -72,12 +73,13 @@ class Merged:
 
     def see(self, live: Tensor) -> None:
         """Look at rows, at those that were seen before no more; `live` is `groups x rows`."""
-        if bool((self._seen & ~live).any()):
-            self._seen, self._size = torch.zeros_like(self._seen), None  # fewer rows than before: begin again
-        fresh = live & ~self._seen
+        seen = self._seen
+        if seen is not None and bool((seen & ~live).any()):
+            seen, self._size = None, None  # fewer rows than before: begin again
+        fresh = live if seen is None else live & ~seen
         if bool(fresh.any()):
             self._look(fresh)
-            self._seen = live.clone()
+        self._seen = live.clone()
 
     def hollow(self, columns: Tensor) -> bool:
         """Whether the rows that were read hold nothing on the outermost ring of their kernels, in these columns."""
@@ -100,12 +102,14 @@ class Merged:
         """`groups x rows/groups x columns/groups`: which row reads which column."""
         return (self.whole() != 0).any(dim=-1)
 
-    def whole(self, crop: Sequence[int] | None = None) -> Tensor:
+    def whole(self, crop: tuple[int, ...] | None = None) -> Tensor:
         """All of it, or with a kernel's shape all but the outermost ring."""
         taken = self.take(torch.arange(self.rows), torch.arange(self.groups * self.columns), crop)
         return taken.view(self.rows, self.groups, self.columns, -1).transpose(0, 1)
 
-    def take(self, rows: Tensor, columns: Tensor, crop: Sequence[int] | None = None, empty: Empty = separate) -> Tensor:
+    def take(
+        self, rows: Tensor, columns: Tensor, crop: tuple[int, ...] | None = None, empty: Empty = separate
+    ) -> Tensor:
         """Some rows and columns: `rows x columns x kernel`, the groups side by side.
 
         Args:
@@ -131,8 +135,8 @@ class Merged:
             totals = totals.index_select(2, inside.to(device))
         result = empty((rows.numel(), columns.numel(), kernel if inside is None else inside.numel()), source)
         column, start = column.to(device), 0
-        for part in _pieces(rows, source):
-            room = scratch((part.numel(), *source.shape[1:]), source.dtype, device)
+        room, parts = _room(rows, source)
+        for part in parts:
             piece, written = self._rows(source, part, room), result[start : start + part.numel()]
             if inside is None:
                 torch.index_select(piece, 1, column, out=written)
@@ -165,10 +169,9 @@ class Merged:
             if self._adder is not None:
                 self._adder.forget_size()
         numbers = torch.nonzero(fresh.any(dim=0)).flatten()
-        pieces = list(_pieces(numbers, source))
+        room, pieces = _room(numbers, source)
         if self._adder is not None:
             self._adder.prepare(source)  # before what is given back: between, it would keep memory in pieces
-        room = scratch((pieces[0].numel(), *source.shape[1:]), source.dtype, source.device)
         for part in pieces:
             piece = self._rows(source, part, room)
             if self._adder is not None:
@@ -229,7 +232,8 @@ def _side_by_side(weight: Tensor, linear: LinearMap, index: Tensor | None) -> Te
     return source.reshape(count // linear.groups, linear.groups * inputs, kernel)
 
 
-def _rim(kernel: Sequence[int]) -> Tensor | None:
+@lru_cache
+def _rim(kernel: tuple[int, ...]) -> Tensor | None:
     """Which places of a flattened kernel are on its outermost ring; None where that is all of it."""
     if min(kernel, default=0) < 3:
         return None
@@ -238,16 +242,24 @@ def _rim(kernel: Sequence[int]) -> Tensor | None:
     return rim
 
 
-def _pieces(rows: Tensor, source: Tensor) -> Iterator[Tensor]:
+def _pieces(rows: Tensor, source: Tensor) -> tuple[Tensor, ...]:
     """Numbers of rows to work on at a time."""
     piece = PIECE if source.device.type == "cpu" else PIECE_ON_DEVICE
     step = max(1, piece // max(1, source.shape[1:].numel()))
-    return iter(rows.split(step)) if rows.numel() else iter(())
+    return rows.split(step) if rows.numel() else ()
 
 
-def _inside(kernel: Sequence[int]) -> Tensor:
+def _room(rows: Tensor, source: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Numbers of rows to work on at a time, and room for the largest of these pieces."""
+    parts = _pieces(rows, source)
+    count = parts[0].numel() if parts else 0
+    return scratch((count, *source.shape[1:]), source.dtype, source.device), parts
+
+
+@lru_cache
+def _inside(kernel: tuple[int, ...]) -> Tensor:
     """The places of a flattened kernel that are not on its outermost ring."""
-    places = torch.arange(torch.Size(kernel).numel()).view(tuple(kernel))
+    places = torch.arange(torch.Size(kernel).numel()).view(kernel)
     return places[(slice(1, -1),) * len(kernel)].flatten()
 
 
