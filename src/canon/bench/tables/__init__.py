@@ -79,14 +79,15 @@ def read_pages(folder: Path) -> list[Page]:
     if missing:
         blocks += [Paragraph("Without records yet:"), Items(tuple(missing))]
     blocks += [
-        Paragraph("Grids over further architectures, with random weights:"),
+        Paragraph("Grids over further architectures, with random weights, and verdicts on trained ones:"),
         Items(
             (
                 "[Recovery of thirteen architectures](recovery_grid.md)",
                 "[Verification of thirteen architectures](verify_grid.md)",
                 "[Suspects whose norms were folded away](folded_grid.md)",
                 "[Recovery under noise](noise_curve.md)",
-                "[Verdicts on changed copies and on strangers](verify_robustness.md)",
+                "[Verdicts on changed copies and on strangers: a small network](verify_robustness.md)",
+                "[Verdicts on changed copies and on strangers: resnet18](verify_robustness_resnet18.md)",
             )
         ),
     ]
