@@ -1,8 +1,8 @@
 """Memory on the host, where touching a page for the first time costs several times what copying it does.
 
 What is written over and over is kept, and what is handed out lies in slabs, for which the system is asked to take pages
-of two megabytes where it has them. Such a tensor is like any other, but that its storage cannot be resized, no more than
-one of an array of numpy's.
+of two megabytes where it has them. Such a tensor is like any other, but that its storage cannot be resized, like one
+that numpy made.
 """
 
 from __future__ import annotations
