@@ -108,6 +108,7 @@ def sketch_rows(
         index, room = torch.from_numpy(columns.index).to(device), scratch((inputs * groups, numbers), wide, device)
         picked = torch.index_select(picked, 0, index, out=room).mul_(factor.to(wide)[:, None])
         factor = factor.repeat_interleave(kernel).view(groups, length, 1)
+    # In this order: norms are computed in the scratch memory that the projection lies in.
     parts = [_project(flat, picked.view(groups, length, SKETCH)), _mass(flat, factor, wide)[:, None]]
     if columns.constant is not None:
         constant = torch.from_numpy(columns.constant).to(device).repeat_interleave(kernel).view(groups, length, 1)
