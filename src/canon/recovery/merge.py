@@ -96,16 +96,12 @@ class Merged:
     @property
     def weight(self) -> Tensor:
         """`groups x rows/groups x columns/groups x kernel`: all of it."""
-        return self.whole()
+        taken = self.take(torch.arange(self.rows), torch.arange(self.groups * self.columns))
+        return taken.view(self.rows, self.groups, self.columns, -1).transpose(0, 1)
 
     def marks(self) -> Tensor:
         """`groups x rows/groups x columns/groups`: which row reads which column."""
-        return (self.whole() != 0).any(dim=-1)
-
-    def whole(self, crop: tuple[int, ...] | None = None) -> Tensor:
-        """All of it, or with a kernel's shape all but the outermost ring."""
-        taken = self.take(torch.arange(self.rows), torch.arange(self.groups * self.columns), crop)
-        return taken.view(self.rows, self.groups, self.columns, -1).transpose(0, 1)
+        return (self.weight != 0).any(dim=-1)
 
     def take(
         self, rows: Tensor, columns: Tensor, crop: tuple[int, ...] | None = None, empty: Empty = separate

@@ -272,7 +272,7 @@ class Plan:
             picked = merged.take(rows[0], columns[0], inside, empty)[None]
         else:
             lane = torch.arange(groups)[:, None, None]
-            picked = merged.whole(inside)[lane, rows[:, :, None], columns[:, None, :]]
+            picked = merged.weight[lane, rows[:, :, None], columns[:, None, :]]
         return unfold(picked, shape, linear, int(hollow)), hollow
 
     def _bias(self, index: int, linear: LinearMap) -> Tensor:
