@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from canon.bench import performance_table, scale
-from canon.bench.clock import Times, peak_extra_bytes, time_of
+from canon.bench.clock import Step, Times, peak_extra_bytes, times_of
 from canon.bench.performance import FOUR, LIMITS, Case, cases, measure, ratios
 
 SECONDS = {"trace": 0.1, "clone": 0.1, "attack": 0.4, "forward": 0.5, "recover": 0.8, "align": 0.3, "certify": 0.4}
 
 
-def test_the_first_run_and_what_is_prepared_do_not_count() -> None:
+def test_steps_take_turns_and_neither_the_first_round_nor_what_is_prepared_counts() -> None:
     calls: list[str] = []
-    times = time_of(lambda: calls.append("run"), repeats=2, device="cpu", prepare=lambda: calls.append("prepare"))
-    assert calls == ["prepare", "run"] * 3
-    assert len(times.runs) == 2
+    steps = {name: Step(partial(calls.append, name)) for name in "ab"}
+    steps["b"] = Step(partial(calls.append, "b"), prepare=partial(calls.append, "prepare b"))
+    steps["slow"] = Step(partial(calls.append, "slow"), repeats=1)
+    times = times_of(steps, repeats=2, device="cpu")
+    assert calls == ["a", "prepare b", "b", "a", "prepare b", "b", "slow", "a", "prepare b", "b"]
+    assert {name: len(found.runs) for name, found in times.items()} == {"a": 2, "b": 2, "slow": 1}
 
 
 def test_a_peak_is_seen_though_the_memory_is_given_back() -> None:

@@ -6,7 +6,7 @@ import ctypes
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,35 +39,48 @@ class Times:
         }
 
 
-def time_of(
-    function: Callable[[], object],
-    *,
-    repeats: int,
-    device: str,
-    prepare: Callable[[], object] | None = None,
-    warm: bool = True,
-) -> Times:
-    """Time a call, after one that warms up.
+@dataclass(frozen=True)
+class Step:
+    """Something to be timed."""
+
+    run: Callable[[], object]
+    prepare: Callable[[], object] | None = None
+    """Called before each run, and not timed."""
+
+    repeats: int | None = None
+    """Runs that count, the first among them; None: as many as of other steps, after one that warms up."""
+
+
+def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[str, Times]:
+    """Time steps in turn, round by round, so that a machine that is slow for a while is so for all of them.
 
     Before every run on the host, memory that was freed is given back to the system, as if the process were new.
     Otherwise a copy into pages left over from the call before would be several times faster than one into fresh ones.
 
     Args:
-        function: What to call.
-        repeats: How often it is timed.
-        warm: Whether the first call is left out.
+        steps: What to call, by name.
+        repeats: How often each is timed, after one round that warms up.
         device: On CUDA, events on the stream are timed, with everything before and after waited for.
-        prepare: Called before each run, and not timed.
     """
-    runs = []
-    for attempt in range(repeats + warm):
-        if prepare is not None:
-            prepare()
-        _give_back()
-        seconds = _device_seconds(function) if device.startswith("cuda") else _host_seconds(function)
-        if attempt or not warm:
-            runs.append(seconds)
-    return Times(tuple(runs))
+    seconds = _device_seconds if device.startswith("cuda") else _host_seconds
+    runs: dict[str, list[float]] = {name: [] for name in steps}
+    for attempt in range(max([repeats, *(step.repeats or 0 for step in steps.values())]) + 1):
+        for name, step in steps.items():
+            last = repeats if step.repeats is None else step.repeats
+            if attempt > last or (attempt == 0 and step.repeats is not None):
+                continue
+            if step.prepare is not None:
+                step.prepare()
+            _give_back()
+            taken = seconds(step.run)
+            if attempt:
+                runs[name].append(taken)
+    return {name: Times(tuple(found)) for name, found in runs.items()}
+
+
+def time_of(function: Callable[[], object], *, repeats: int, device: str) -> Times:
+    """Time one call, after one that warms up."""
+    return times_of({"": Step(function)}, repeats=repeats, device=device)[""]
 
 
 def _give_back() -> None:

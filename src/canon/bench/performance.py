@@ -11,7 +11,6 @@ import copy
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 import torch
@@ -19,12 +18,12 @@ from torch import Tensor, nn
 
 from canon import zoo
 from canon.attacks import AttackOptions, attack_with
-from canon.bench.clock import Times, peak_extra_bytes, read_bandwidth, time_of
+from canon.bench.clock import Step, Times, peak_extra_bytes, read_bandwidth, times_of
 from canon.bench.pruning import import_pruning, prune, removed_channels
 from canon.bench.subjects import VARIANTS, count, exact_arithmetic, subject
 from canon.errors import AttackError, MissingExtraError
 from canon.graph import trace
-from canon.recovery import recover
+from canon.recovery import RecoveryReport, recover
 from canon.verify import align, certify
 
 IMAGES: Final = 32
@@ -113,20 +112,20 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     result = recover(model, example)
-    clock = partial(time_of, repeats=repeats, device=device)
-    seconds: dict[str, Times] = {
-        "trace": clock(lambda: trace(model, example)),
-        "clone": clock(lambda: {name: tensor.clone() for name, tensor in state.items()}),
-        "attack": clock(lambda: attack_with(clean, example, options)),
-        "forward": clock(torch.no_grad()(lambda: model(images))),
-        "recover": clock(lambda: recover(model, example)),
-        "align": clock(lambda: align(result.model, clean, example)),
-        "certify": clock(lambda: certify(result.model, clean, example)),
+    steps = {
+        "trace": Step(lambda: trace(model, example)),
+        "clone": Step(lambda: {name: tensor.clone() for name, tensor in state.items()}),
+        "attack": Step(lambda: attack_with(clean, example, options)),
+        "forward": Step(torch.no_grad()(lambda: model(images))),
+        "recover": Step(lambda: recover(model, example)),
+        "align": Step(lambda: align(result.model, clean, example)),
+        "certify": Step(lambda: certify(result.model, clean, example)),
     }
     with suppress(MissingExtraError):
-        seconds["pruning"] = _pruning(model, example, result.report, repeats, device)
+        steps["pruning"] = _pruning(model, example, result.report)
     if probe:
-        seconds["probe"] = time_of(lambda: recover(model, example, "probe"), repeats=probe, device=device, warm=False)
+        steps["probe"] = Step(lambda: recover(model, example, "probe"), repeats=probe)
+    seconds = times_of(steps, repeats=repeats, device=device)
     if device.startswith("cuda"):
         seconds["reading"] = Times((size / read_bandwidth(device),))
     extra = peak_extra_bytes(lambda: recover(model, example), device)
@@ -145,7 +144,7 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     return record
 
 
-def _pruning(model: nn.Module, example: Tensor, report: Any, repeats: int, device: str) -> Times:
+def _pruning(model: nn.Module, example: Tensor, report: RecoveryReport) -> Step:
     removed = removed_channels(trace(model, example), report)
     given: list[nn.Module] = []
 
@@ -153,7 +152,7 @@ def _pruning(model: nn.Module, example: Tensor, report: Any, repeats: int, devic
         given[:] = [copy.deepcopy(model).requires_grad_(True)]
 
     import_pruning()  # what that takes does not count
-    return time_of(lambda: prune(given[0], example, removed), repeats=repeats, device=device, prepare=prepare)
+    return Step(lambda: prune(given.pop(), example, removed), prepare)
 
 
 def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str, float]:
