@@ -16,13 +16,16 @@ from canon.bench.performance import FOUR, LIMITS, Case, cases, measure, ratios
 SECONDS = {"trace": 0.1, "clone": 0.1, "attack": 0.4, "forward": 0.5, "recover": 0.8, "align": 0.3, "certify": 0.4}
 
 
-def test_steps_take_turns_and_neither_the_first_round_nor_what_is_prepared_counts() -> None:
+def test_steps_take_turns_and_neither_what_warms_up_nor_what_is_prepared_counts() -> None:
     calls: list[str] = []
-    steps = {name: Step(partial(calls.append, name)) for name in "ab"}
-    steps["b"] = Step(partial(calls.append, "b"), prepare=partial(calls.append, "prepare b"))
-    steps["slow"] = Step(partial(calls.append, "slow"), repeats=1)
+    steps = {
+        "a": Step(partial(calls.append, "a")),
+        "b": Step(partial(calls.append, "b"), prepare=partial(calls.append, "prepare b")),
+        "slow": Step(partial(calls.append, "slow"), rounds=1),
+    }
     times = times_of(steps, repeats=2, device="cpu")
-    assert calls == ["a", "prepare b", "b", "a", "prepare b", "b", "slow", "a", "prepare b", "b"]
+    fast = ["a", "a", "prepare b", "b", "prepare b", "b"]
+    assert calls == [*fast, "slow", *fast]
     assert {name: len(found.runs) for name, found in times.items()} == {"a": 2, "b": 2, "slow": 1}
 
 

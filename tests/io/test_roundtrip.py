@@ -132,10 +132,15 @@ def test_tied_weights_stay_tied_in_a_program(tmp_path: Path) -> None:
 
 def test_names_are_not_files() -> None:
     assert read_model("squeezenet1_1").origin == {"name": "squeezenet1_1"}
-    with pytest.raises(FileFormatError, match="no such file"):
+    with pytest.raises(FileFormatError, match=r"no such file.*Check the path"):
         read_model("squeezenet1_1.safetensors")
     with pytest.raises(FileFormatError, match="no such file"):
         read_model("models/squeezenet1_1")
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(FileFormatError, match=r"a folder.*Give one of the files"):
+        read_model(tmp_path)
 
 
 def test_the_ending_chooses_the_format(tmp_path: Path) -> None:

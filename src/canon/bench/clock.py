@@ -47,39 +47,41 @@ class Step:
     prepare: Callable[[], object] | None = None
     """Called before each run, and not timed."""
 
-    repeats: int | None = None
-    """Runs that count, the first among them; None: as many as of other steps, after one that warms up."""
+    rounds: int | None = None
+    """Of so many rounds the step is part, and nothing warms it up; None: of all."""
 
 
 def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[str, Times]:
     """Time steps in turn, round by round, so that a machine that is slow for a while is so for all of them.
 
-    Before every run on the host, memory that was freed is given back to the system, as if the process were new.
-    Otherwise a copy into pages left over from the call before would be several times faster than one into fresh ones.
+    What is timed follows a run of the same step that is not: else it would be told by what the step before has left in
+    caches and in the system's free pages. Before every run on the host, memory that was freed is given back to the
+    system, as if the process were new. Otherwise a copy into pages left over from the call before would be several
+    times faster than one into fresh ones.
 
     Args:
         steps: What to call, by name.
-        repeats: How often each is timed, after one round that warms up.
+        repeats: How many rounds there are.
         device: On CUDA, events on the stream are timed, with everything before and after waited for.
     """
     seconds = _device_seconds if device.startswith("cuda") else _host_seconds
     runs: dict[str, list[float]] = {name: [] for name in steps}
-    for attempt in range(max([repeats, *(step.repeats or 0 for step in steps.values())]) + 1):
+    for attempt in range(max([repeats, *(step.rounds or 0 for step in steps.values())])):
         for name, step in steps.items():
-            last = repeats if step.repeats is None else step.repeats
-            if attempt > last or (attempt == 0 and step.repeats is not None):
+            if attempt >= (repeats if step.rounds is None else step.rounds):
                 continue
-            if step.prepare is not None:
-                step.prepare()
-            _give_back()
-            taken = seconds(step.run)
-            if attempt:
-                runs[name].append(taken)
+            for counts in (True,) if step.rounds is not None else (False, True):
+                if step.prepare is not None:
+                    step.prepare()
+                _give_back()
+                taken = seconds(step.run)
+                if counts:
+                    runs[name].append(taken)
     return {name: Times(tuple(found)) for name, found in runs.items()}
 
 
 def time_of(function: Callable[[], object], *, repeats: int, device: str) -> Times:
-    """Time one call, after one that warms up."""
+    """Time one call, each time after one that warms up."""
     return times_of({"": Step(function)}, repeats=repeats, device=device)[""]
 
 

@@ -124,7 +124,7 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     with suppress(MissingExtraError):
         steps["pruning"] = _pruning(model, example, result.report)
     if probe:
-        steps["probe"] = Step(lambda: recover(model, example, "probe"), repeats=probe)
+        steps["probe"] = Step(lambda: recover(model, example, "probe"), rounds=probe)
     seconds = times_of(steps, repeats=repeats, device=device)
     if device.startswith("cuda"):
         seconds["reading"] = Times((size / read_bandwidth(device),))

@@ -102,16 +102,24 @@ def read_weights(path: str | Path, *, limits: Limits | None = None) -> dict[str,
     """The tensors of a file by name, without a model around them."""
     path, limits = Path(path), limits or Limits()
     if not path.is_file():
-        raise FileFormatError("no such file", where=str(path))
+        raise _no_file(path)
     kind = file_kind(path, limits)
     if kind.format.holds_graph:
         return dict(_Reader(path, None, None, False, limits).read().model.state_dict())
     return plain_names(_tensors(path, kind.format, limits))
 
 
+def _no_file(path: Path) -> FileFormatError:
+    if path.is_dir():
+        hint = "Give one of the files in it; of weights in several parts, the .index.json"
+        return FileFormatError("the path is a folder", where=str(path), hint=hint)
+    hint = "Check the path; a relative one counts from the folder that you are in"
+    return FileFormatError("no such file", where=str(path), hint=hint)
+
+
 def _named(source: str, path: Path, size: tuple[int, ...] | None) -> LoadedModel:
     if source.endswith(SUFFIXES) or path.exists() or re.search(r"[\\/]", source):
-        raise FileFormatError("the path is a folder" if path.is_dir() else "no such file", where=source)
+        raise _no_file(path)
     model = build_architecture(source)
     words = "architecture with random weights"
     return LoadedModel(model, example_of(model, source, size), source, words, source, {"name": source})
