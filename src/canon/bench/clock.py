@@ -48,16 +48,18 @@ class Step:
     """Called before each run, and not timed."""
 
     rounds: int | None = None
-    """Of so many rounds the step is part, and nothing warms it up; None: of all."""
+    """Of how many rounds the step is part; None: of all."""
+
+    large: bool = False
+    """Whether it writes memory of the size of a model. A run that is timed then follows one that is not."""
 
 
 def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[str, Times]:
     """Time steps in turn, round by round, so that a machine that is slow for a while is so for all of them.
 
-    What is timed follows a run of the same step that is not: else it would be told by what the step before has left in
-    caches and in the system's free pages. Before every run on the host, memory that was freed is given back to the
-    system, as if the process were new. Otherwise a copy into pages left over from the call before would be several
-    times faster than one into fresh ones.
+    Before every run on the host, memory that was freed is given back to the system, as if the process were new.
+    Otherwise a copy into pages left over from the call before would be several times faster than one into fresh ones.
+    Yet which pages a system has ready for large writes depends on what ran before, so that should be the same step.
 
     Args:
         steps: What to call, by name.
@@ -70,7 +72,7 @@ def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[st
         for name, step in steps.items():
             if attempt >= (repeats if step.rounds is None else step.rounds):
                 continue
-            for counts in (True,) if step.rounds is not None else (False, True):
+            for counts in (False, True) if step.large else (True,):
                 if step.prepare is not None:
                     step.prepare()
                 _give_back()
@@ -81,8 +83,8 @@ def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[st
 
 
 def time_of(function: Callable[[], object], *, repeats: int, device: str) -> Times:
-    """Time one call, each time after one that warms up."""
-    return times_of({"": Step(function)}, repeats=repeats, device=device)[""]
+    """Time one call, each time after one that is not timed."""
+    return times_of({"": Step(function, large=True)}, repeats=repeats, device=device)[""]
 
 
 def _give_back() -> None:

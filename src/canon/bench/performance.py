@@ -114,10 +114,10 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     result = recover(model, example)
     steps = {
         "trace": Step(lambda: trace(model, example)),
-        "clone": Step(lambda: {name: tensor.clone() for name, tensor in state.items()}),
-        "attack": Step(lambda: attack_with(clean, example, options)),
+        "clone": Step(lambda: {name: tensor.clone() for name, tensor in state.items()}, large=True),
+        "attack": Step(lambda: attack_with(clean, example, options), large=True),
         "forward": Step(torch.no_grad()(lambda: model(images))),
-        "recover": Step(lambda: recover(model, example)),
+        "recover": Step(lambda: recover(model, example), large=True),
         "align": Step(lambda: align(result.model, clean, example)),
         "certify": Step(lambda: certify(result.model, clean, example)),
     }

@@ -110,6 +110,8 @@ def page(documents: Sequence[Record]) -> str:
         note = f"torch {where['torch']}, Python {where['python']}, {where['threads']} threads"
         if "bandwidth" in where:
             note += f"; memory is read at {where['bandwidth'] / 1e9:.0f} GB/s"
+        if "note" in where:
+            note += f"; {where['note']}"
         parts.append(note + ".\n")
         parts += [markdown_table(seconds_rows(document["cases"])), markdown_table(ratio_rows(document["cases"]))]
     return "\n".join(parts)
@@ -119,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page."""
     parser = argparse.ArgumentParser(prog="python -m canon.bench.performance_table", description=main.__doc__)
     folder = Path("docs/results")
-    known = [path for path in (folder / "performance.json", folder / "performance_cuda.json") if path.exists()]
+    known = sorted(folder.glob("performance*.json"), key=lambda path: ("cuda" in path.stem, path.stem))
     parser.add_argument("records", nargs="*", type=Path, default=known, help="files that `make bench` wrote")
     parser.add_argument("--out", type=Path, default=folder / "performance.md", help="page to write")
     chosen = parser.parse_args(arguments)
