@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
 
-import torch
 from torch import Tensor, nn
 
+from canon.api.comparing import Compared, Example, Owner
 from canon.graph import Layer, outline, trace
 from canon.graph.tensors import tensor_names
 from canon.recovery import RecoveryResult
-from canon.verify import Alignment, Architecture, LayoutKey
+from canon.verify import Architecture
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, environment
+from canon.verify.function import Comparison, Inputs, compare_models
+from canon.verify.precision import cast
+from canon.verify.traced import Traced
+
+if TYPE_CHECKING:
+    from canon.containment import Location
 
 RECOVERY_FORMAT: Final = "canon-recovery"
 """What a document of a recovery without a verdict calls itself."""
-
-PROBES: Final = 16
-"""Random inputs that outputs are compared on."""
 
 
 def recovery_document(
@@ -49,7 +52,7 @@ def recovery_document(
         "inputs": digests,
         "options": dict(options or {}),
         "recovery": recovery_of(result),
-        "network": network_of(suspect, result.model, None, example),
+        "network": layers_of(suspect, result.model, None, example),
         "environment": environment(),
     }
 
@@ -69,11 +72,19 @@ def recovery_of(result: RecoveryResult) -> dict[str, Any]:
     }
 
 
-def network_of(
-    suspect: nn.Module, recovered: nn.Module, expected: Architecture | None, example: Tensor | tuple[Any, ...]
+def network_of(compared: Compared, owner: Owner) -> list[dict[str, Any]]:
+    """The layers with their widths in the suspect, after recovery, and in the owner's model where that is known."""
+    expected = None if compared.structure is not None else owner.architecture
+    return layers_of(compared.suspect, compared.recovered, expected, owner.example)
+
+
+def layers_of(
+    suspect: nn.Module, recovered: nn.Module, expected: Architecture | None, example: Example
 ) -> list[dict[str, Any]]:
     """The layers with their widths in the suspect, after recovery, and, if that is known, in the owner's model."""
-    given, ours = architecture_of(suspect, example).shapes, architecture_of(recovered, example).shapes
+    graph = trace(suspect, cast(example, suspect))
+    given = Architecture.of(graph, tensor_names(suspect)[0]).shapes
+    ours = given if recovered is suspect else Traced.of(recovered, cast(example, recovered)).architecture.shapes
 
     def width(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> int:
         # A weight with groups may hold the channels of one group only.
@@ -89,55 +100,93 @@ def network_of(
             "recovered": width(layer, ours),
             "reference": None if expected is None else width(layer, expected.shapes),
         }
-        for layer in outline(trace(suspect, example))
+        for layer in outline(graph)
     ]
 
 
-def architecture_of(of: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Architecture:
-    """The architecture of a model, or of the model that a key was made from."""
-    if isinstance(of, LayoutKey):
-        return of.layout.architecture
-    tensors, _ = tensor_names(of)
-    return Architecture.of(trace(of, example), tensors)
+def equality_of(compared: Compared) -> dict[str, Any] | None:
+    """Whether every number of the owner's was compared and agrees, and if not, why."""
+    certificate, alignment, coverage = compared.certificate, compared.alignment, compared.coverage
+    if certificate is None and alignment is None:
+        return None if compared.structure is not None else _incomparable(compared)
+    form = "given"
+    if certificate is not None:
+        form = "canonical" if certificate.canonical else "folded" if certificate.folded else "given"
+    elif compared.form.changed:
+        form = "folded"
+    return {
+        "by": "reference" if certificate is not None else "layout key",
+        "passed": compared.equal,
+        "form": form,
+        "worst": compared.worst,
+        "tolerance": compared.tolerance,
+        "established": _established(compared),
+        "narrowed": certificate is not None and certificate.narrowed,
+        "numbers": coverage.numbers,
+        "share": coverage.share,
+        "coverage": {"uncompared": [asdict(item) for item in coverage.uncompared]},
+        "fixed": dict(compared.fixed),
+        "reason": None if compared.equal else _difference(compared),
+    }
 
 
-def agreement_of(
-    suspect: nn.Module,
-    recovered: nn.Module,
-    alignment: Alignment | None,
-    reference: nn.Module | None,
-    example: Tensor | tuple[Any, ...],
-) -> dict[str, Any]:
-    """How far outputs agree with the suspect's on random probes."""
-    generator = torch.Generator().manual_seed(0)
-    given = tuple(_probe(x, generator) for x in (example if isinstance(example, tuple) else (example,)))
-    expected = _outputs(suspect, given)
-    others = {"recovered": recovered, "aligned": None if alignment is None else alignment.model, "reference": reference}
-    found: dict[str, Any] = {"probes": PROBES, "seed": 0}
-    for name, model in others.items():
-        if model is None:
-            continue
-        got = _outputs(model, given)
-        size = float(expected.abs().max())
-        same = (got.argmax(-1) == expected.argmax(-1)).double().mean() if got.ndim > 1 else torch.tensor(float("nan"))
-        found[name] = {
-            "largest_difference": float((got - expected).abs().max()) / (size or 1.0),
-            "same_decision": float(same),
-        }
-    return found
+def _incomparable(compared: Compared) -> dict[str, Any]:
+    return {
+        "by": "layout key", "passed": False, "form": "given", "worst": None, "tolerance": compared.tolerance,
+        "established": False, "narrowed": False, "numbers": 0, "share": 0.0, "coverage": {"uncompared": []}, "fixed": {},
+        "reason": "the recovered model has other widths than what was registered",
+    }  # fmt: skip
 
 
-def _probe(x: Any, generator: torch.Generator) -> Any:
-    if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim < 2:
-        return x
-    return torch.randn((PROBES, *x.shape[1:]), generator=generator).to(x.device)
+def _established(compared: Compared) -> bool:
+    """Whether the weights decided the order in every space of what was compared."""
+    certificate = compared.certificate
+    alignment = compared.alignment if certificate is None else certificate.alignment
+    return alignment is not None and alignment.established_everywhere
 
 
-def _outputs(model: nn.Module, given: tuple[Any, ...]) -> Tensor:
-    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
-    dtype = torch.float32 if half else next((p.dtype for p in model.parameters()), torch.float32)
-    runner = copy.deepcopy(model).float() if half else model
-    with torch.no_grad():
-        result = runner(*(x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x for x in given))
-    parts = [result] if isinstance(result, Tensor) else list(result.values() if isinstance(result, dict) else result)
-    return torch.cat([part.double().cpu().flatten(1) for part in parts], dim=1)
+def _difference(compared: Compared) -> str:
+    """Why a suspect is not equal, in one sentence."""
+    certificate = compared.certificate
+    if certificate is not None and certificate.failed:
+        first = certificate.failed[0]
+        many = f"{len(certificate.failed)} of {len(certificate.layers)} layers differ from the reference"
+        return f"{many}, first '{first.name}': {first.reason}"
+    if certificate is not None and certificate.differing:
+        first_name = certificate.differing[0]
+        return (
+            f"{len(certificate.differing)} tensors beside weights differ from the reference, first '{first_name}' "
+            f"by {certificate.parameters[first_name]:.2g}"
+        )
+    beyond = [name for name, residual in compared.fixed.items() if not residual <= compared.tolerance]
+    if beyond:
+        return f"{len(beyond)} tensors differ from what was registered, first '{beyond[0]}'"
+    if compared.coverage.uncompared:
+        item = compared.coverage.uncompared[0]
+        return f"'{item.what}' was not compared: {item.why}"
+    if not _established(compared):
+        return "the weights do not decide in which order the channels stand"
+    return f"the model is not what was registered: channels differ by up to {compared.worst:.2g}"
+
+
+def function_of(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[Inputs]]) -> dict[str, Any]:
+    """How far the suspect's outputs agree with the owner's on probes; beside it, with those of its recovered form."""
+    against = "the reference" if owner.model is not None else "the registered model"
+    if owner.model is not None:
+        found = compare_models(compared.suspect, owner.model, calls)
+    else:
+        assert owner.key is not None, "one of them is given"
+        found = owner.key.compare_function(compared.suspect)
+    recovered: tuple[Comparison, ...] = ()
+    if compared.result is not None:
+        recovered = compare_models(compared.recovered, compared.suspect, {"random": calls["random"]})
+    return {
+        "against": against,
+        "comparisons": [item.to_dict() for item in found],
+        "recovered": [item.to_dict() for item in recovered],
+    }
+
+
+def containment_of(location: Location) -> dict[str, Any]:
+    """Where the owner's network was found inside the suspect, as plain data."""
+    return location.to_dict()

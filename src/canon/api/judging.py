@@ -1,44 +1,48 @@
-"""`judge`: the whole way from a suspect to a verdict and its evidence."""
+"""`judge`: the whole way from a suspect to answers, a verdict and its evidence."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
-from canon.api.certifying import certify
-from canon.api.documents import agreement_of, architecture_of, network_of, recovery_of
-from canon.api.recovering import recover
-from canon.errors import VerificationError
-from canon.graph import trace
-from canon.verify import Alignment, Architecture, LayoutKey, Matching, align, layer_spaces
+from canon.api.comparing import Compared, Example, Owner, compare
+from canon.api.documents import containment_of, equality_of, function_of, network_of, recovery_of
+from canon.api.marks import read_mark
+from canon.errors import CanonError
+from canon.verify import Alignment, LayoutKey, Matching
+from canon.verify.answering import answers_of, unusual_options
+from canon.verify.answers import Answers, Priority
 from canon.verify.digest import model_digest
-from canon.verify.evidence import Document, write_evidence
-from canon.verify.forms import Form, conform, norms_of
-from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark, Tier2
-from canon.verify.naming import named_alike
-from canon.verify.verdict import Findings, Verdict, decide
+from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
+from canon.verify.function import Inputs, given_probes, random_probes
+from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
+from canon.verify.precision import cast
+from canon.verify.verdict import Verdict, decide
 
 if TYPE_CHECKING:
-    from canon.watermarks import Extraction, Key
+    from canon.claims import Presented
+    from canon.containment import Location
+    from canon.watermarks import Key
+
+NO_CLAIM = Priority("nothing shown", "no claim was given that shows what was there first")
 
 
 @dataclass(frozen=True, kw_only=True)
 class JudgeOptions:
-    """What a verdict is held against."""
+    """What a verdict is held against. Beyond the standard range the strong words are gone."""
 
     tolerance: float = 1e-3
-    """Largest relative residual of Tier 1."""
+    """Largest relative residual of numbers that are the same; standard up to 0.01."""
 
     layers: tuple[str, ...] | None = None
-    """The layers that Tier 1 compares; None: those that bear the watermark, or all without a watermark key."""
+    """Compare only these layers, which is not standard; None: everything that the forward pass uses."""
 
     matching: Matching = "nearest"
     alpha: float = ALPHA
-    """Largest p-value that proves a mark."""
+    """Largest p-value that shows a mark; standard up to 10⁻⁶."""
 
     fraction: float = FRACTION
     """λ of Tier 2."""
@@ -55,119 +59,153 @@ class Judgement:
     """A verdict with all that led to it."""
 
     verdict: Verdict
-    findings: Findings
-    recovered: nn.Module
+    answers: Answers
+    compared: Compared = field(repr=False)
+    mark: Mark | None
     evidence: Document = field(repr=False)
 
     @property
+    def recovered(self) -> nn.Module:
+        """The recovered suspect."""
+        return self.compared.recovered
+
+    @property
+    def alignment(self) -> Alignment | None:
+        """How the recovered suspect was aligned; None where its widths differ from the owner's."""
+        return self.compared.alignment
+
+    @property
     def aligned(self) -> nn.Module | None:
-        """The recovered suspect in the reference's layout; None where the widths differ."""
-        return None if self.findings.alignment is None else self.findings.alignment.model
+        """The recovered suspect in the owner's layout; None where its widths differ."""
+        return None if self.alignment is None else self.alignment.model
+
+    @property
+    def location(self) -> Location | None:
+        """Where the owner's network was found inside the suspect; None where that was not asked."""
+        return self.compared.location
 
 
 def judge(
     suspect: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     reference: nn.Module | None = None,
     layout_key: LayoutKey | None = None,
     watermark_key: Key | None = None,
+    claim: Presented | None = None,
+    ancestors: Sequence[nn.Module] = (),
+    probes: Mapping[str, Sequence[Tensor]] | None = None,
     options: JudgeOptions | None = None,
     inputs: Mapping[str, Mapping[str, str]] | None = None,
+    notes: Mapping[str, Any] | None = None,
 ) -> Judgement:
-    """Recover a suspect, align it, and say what has been shown.
+    """Answer four questions about a suspect, and say what follows.
+
+    Is it the same network? Does it compute the same? Does it carry the mark? Was the claim there first?
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         reference: The owner's model.
         layout_key: Its layout key, where the model itself is not at hand.
-        watermark_key: The owner's watermark key; without it the claim is only that the suspect is the reference.
+        watermark_key: The owner's watermark key.
+        claim: What the owner had claimed, with its opening.
+        ancestors: Public models that the owner's was trained from: only what the owner added then counts.
+        probes: Inputs to compare outputs on, beside random ones: by name, one tensor for each input of the model.
         options: What the verdict is held against.
         inputs: Names and digests of the files that the models came from, for the evidence.
+        notes: What else the evidence shall carry: command, case, examiner.
 
     Raises:
-        VerificationError: Neither or both of reference and layout key are given, or the architectures differ.
+        VerificationError: Neither or both of reference and layout key are given, or probes do not fit the model.
     """
     options = options or JudgeOptions()
-    if (reference is None) == (layout_key is None):
-        raise VerificationError("give either a reference or a layout key")
-    anchor: nn.Module | LayoutKey = layout_key if reference is None else reference  # type: ignore[assignment]
-    expected = architecture_of(anchor, example)
-    norms = anchor.norms if isinstance(anchor, LayoutKey) else norms_of(anchor, example)
-    digests: dict[str, Mapping[str, str]] = {"suspect": {"tensors": model_digest(suspect)}}
-    suspect = named_alike(suspect, expected, example, reference=reference, norms=norms or ())
-    given, form = conform(suspect, norms, example)
-    expected.differences(architecture_of(given, example))
-    result = recover(suspect, example, widths=_widths(expected)) if options.recover else None
-    recovered = suspect if result is None else result.model
-    formed, _ = conform(recovered, norms, example) if form.changed else (recovered, form)
-    attacked = None if watermark_key is None else _extract(given, watermark_key)
-    refused = None if attacked is None else _refusal(attacked, form)
-    layers = options.layers
-    if layers is None and watermark_key is not None and refused is None:
-        layers = tuple(name for name in watermark_key.layers if name in expected.shapes) or None
-    certificate, alignment = None, None
-    if reference is not None:
-        certificate = certify(
-            recovered, reference, example, options.tolerance, layers, matching=options.matching, norms=norms
-        )
-    if certificate is not None and not certificate.canonical:
-        alignment = certificate.alignment
-    elif not expected.differences(architecture_of(formed, example)):
-        alignment = align(formed, anchor, example, matching=options.matching)
-    mark, tier2 = None, None
-    if watermark_key is not None and attacked is not None and refused is None:
-        known = layer_spaces(trace(formed, example))
-        spaces = {space for layer in watermark_key.layers for space in known.get(layer, ())}
-        mark = _read(formed, alignment, watermark_key, spaces)
-        # Without the owner's model, the mark is taken to have been whole.
-        clean = 1.0 if reference is None else _extract(reference, watermark_key).similarity
-        tier2 = Tier2(clean, attacked.similarity, mark.similarity, options.fraction, options.slack)
-    findings = Findings(alignment, certificate, mark, tier2, options.tolerance, options.alpha, form, refused)
-    verdict = decide(findings)
+    owner = Owner.of(reference, layout_key, example)
+    calls = _calls(example, probes)
+    compared = compare(
+        suspect,
+        owner,
+        tolerance=options.tolerance,
+        layers=options.layers,
+        matching=options.matching,
+        recovering=options.recover,
+    )
+    function = function_of(compared, owner, calls)
+    if compared.structure is None and not _settled(compared, function):
+        compared = replace(compared, location=_located(compared, owner, ancestors))
+    mark, watermark = None, None
+    if watermark_key is not None:
+        mark, watermark = read_mark(compared, owner, watermark_key, options)
+    figures: Document = {
+        "inputs": _inputs(suspect, reference, layout_key, inputs),
+        "options": asdict(options),
+        "precision": {**asdict(compared.precision), "compared": compared.precision.compared},
+        "structure": compared.structure,
+        "notes": list(compared.notes),
+        "form": form_figures(compared.form),
+        "equality": equality_of(compared),
+        "alignment": None if compared.alignment is None else alignment_figures(compared.alignment),
+        "certificate": None if compared.certificate is None else certificate_figures(compared.certificate),
+        "containment": None if compared.location is None else containment_of(compared.location),
+        "function": function,
+        "watermark": watermark,
+        "priority": asdict(_priority(claim, reference, layout_key, watermark_key, options)),
+        "recovery": None if compared.result is None else recovery_of(compared.result),
+        "network": network_of(compared, owner),
+    }
+    answers = answers_of(figures)
+    verdict = decide(answers, unusual_options(figures["options"]))
+    return Judgement(verdict, answers, compared, mark, write_evidence(figures, answers, verdict, notes or {}))
+
+
+def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None) -> dict[str, list[Inputs]]:
+    found = {"random": random_probes(example)}
+    for name, arrays in (probes or {}).items():
+        found[name] = given_probes(arrays, example)
+    return found
+
+
+def _settled(compared: Compared, function: Document) -> bool:
+    """Whether plain equality holds, so that nothing has to be looked for inside the suspect."""
+    known = [item["difference"] for item in function["comparisons"]]
+    return compared.equal and None not in known and bool(known)
+
+
+def _located(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Location | None:
+    from canon.containment import locate
+
+    example = cast(owner.example, compared.suspect)
+    return locate(compared.suspect, owner.anchor, example, ancestors=ancestors)
+
+
+def _priority(
+    claim: Presented | None,
+    reference: nn.Module | None,
+    layout_key: LayoutKey | None,
+    watermark_key: Key | None,
+    options: JudgeOptions,
+) -> Priority:
+    if claim is None:
+        return NO_CLAIM
+    from canon.claims import examine
+
+    try:
+        return examine(claim, reference=reference, layout_key=layout_key, watermark_key=watermark_key)
+    except CanonError as error:
+        return Priority("nothing shown", str(error))
+
+
+def _inputs(
+    suspect: nn.Module,
+    reference: nn.Module | None,
+    layout_key: LayoutKey | None,
+    named: Mapping[str, Mapping[str, str]] | None,
+) -> dict[str, dict[str, str]]:
+    digests: dict[str, dict[str, str]] = {"suspect": {"tensors": model_digest(suspect)}}
     if reference is not None:
         digests["reference"] = {"tensors": model_digest(reference)}
     if layout_key is not None:
         digests["layout_key"] = {"registered_model": layout_key.model}
-    for role, names in (inputs or {}).items():
+    for role, names in (named or {}).items():
         digests[role] = {**digests.get(role, {}), **names}
-    evidence = write_evidence(
-        findings,
-        verdict,
-        inputs=digests,
-        options=asdict(options),
-        agreement=agreement_of(suspect, recovered, alignment, reference, example),
-        recovery=None if result is None else recovery_of(result),
-        network=network_of(suspect, recovered, expected, example),
-    )
-    return Judgement(verdict, findings, recovered, evidence)
-
-
-def _widths(expected: Architecture) -> dict[str, Tensor]:
-    """The owner's widths, in the form that recovery takes: channels that the owner pruned are not for it to remove."""
-    return {f"{name}.weight": torch.empty(shape, device="meta") for name, shape in expected.shapes.items()}
-
-
-def _extract(model: nn.Module, key: Key) -> Extraction:
-    from canon import watermarks
-
-    return watermarks.get(key.scheme).extract(model, key)
-
-
-def _refusal(extraction: Extraction, form: Form) -> str | None:
-    """Why a mark would count for nothing: it stands in numbers that were folded away in the suspect."""
-    lent = [source for source in extraction.sources if source in form.lent]
-    if not lent:
-        return None
-    return (
-        f"{extraction.scheme} reads '{lent[0]}', which was folded away in the suspect: "
-        "what could be read there would be the owner's own numbers"
-    )
-
-
-def _read(formed: nn.Module, alignment: Alignment | None, key: Key, spaces: set[str]) -> Mark:
-    """Read the mark where it counts: from the aligned model if its order is forced, else as it was recovered."""
-    if alignment is not None and alignment.established_at(spaces):
-        return Mark.of(_extract(alignment.model, key), "aligned", spaces)
-    return Mark.of(_extract(formed, key), "recovered", spaces)
+    return digests

@@ -110,6 +110,11 @@ class Alignment:
         """Whether the models are so alike that the weights alone decide the order of most channels."""
         return self.distinct >= ESTABLISHED
 
+    @property
+    def established_everywhere(self) -> bool:
+        """Whether the weights alone decide the order in every space; channels that are the same have any order."""
+        return all(space.distinct + space.ambiguous / space.width >= ESTABLISHED for space in self.matched)
+
     def established_at(self, spaces: Iterable[str]) -> bool:
         """Whether the weights alone decide the order, in these spaces too and not only elsewhere.
 

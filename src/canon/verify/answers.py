@@ -61,6 +61,9 @@ class MarkAnswer:
     p_value: float | None = None
     """Chance of as many right bits with a random message; None where nothing was read."""
 
+    alone: bool = False
+    """Whether the scheme's reading can carry a verdict by itself."""
+
 
 @dataclass(frozen=True)
 class Priority:

@@ -4,8 +4,11 @@ After alignment every output channel `i` of a layer stands beside the reference'
 
     R_i = ‖w_i − w_i(reference)‖₂ / (‖w_i(reference)‖₂ + ε),
 
-with `w_i` all incoming weights of the channel. The certificate passes if the worst residual is within the tolerance.
-One matching serves all layers that touch a space, which is stricter than matching every layer by itself.
+with `w_i` all incoming weights of the channel. Everything else that the forward pass uses is compared as well: what goes
+channel by channel (biases, norms) by entry, what has fixed coordinates (embeddings, attention, tokens) as it stands. The
+certificate passes if the worst residual of all is within the tolerance, nothing was left out, and the weights decided
+the order in every space. One matching serves all layers that touch a space, which is stricter than matching every
+layer by itself.
 """
 
 from __future__ import annotations
@@ -23,9 +26,10 @@ from canon.graph import ChannelGraph
 from canon.graph.tensors import tensor_names
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
+from canon.verify.coverage import Coverage, Uncompared
 from canon.verify.layout import survey
 from canon.verify.matching import Matching, check_matching
-from canon.verify.residuals import layer_weights, parameter_distances, row_residuals
+from canon.verify.residuals import fixed_residual, layer_weights, parameter_residuals, row_residuals
 from canon.verify.traced import Traced
 
 SWEEP: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
@@ -74,10 +78,13 @@ class Certificate:
     """By layer: the residual of every output channel, in the reference's order."""
 
     parameters: Mapping[str, float]
-    """By tensor that goes channel by channel (biases, norms): the relative distance from the reference's as a whole."""
+    """By every other tensor that the forward pass uses (biases, norms, embeddings, …): its worst relative residual."""
 
     alignment: Alignment | None
     """How the models were aligned; None where the widths differ."""
+
+    coverage: Coverage = Coverage(0)
+    """How much of what the reference's forward pass uses was compared."""
 
     matching: Matching = "nearest"
     canonical: bool = False
@@ -86,15 +93,31 @@ class Certificate:
     folded: bool = False
     """Whether norms were folded into the layers of both models before they were compared."""
 
+    narrowed: bool = False
+    """Whether only some layers were asked for."""
+
     @property
     def passed(self) -> bool:
-        """Whether every layer passed."""
-        return bool(self.layers) and all(layer.passed for layer in self.layers)
+        """Whether everything that was asked for was compared and is within the tolerance."""
+        return (
+            bool(self.layers)
+            and all(layer.passed for layer in self.layers)
+            and not self.differing
+            and self.alignment is not None
+            and self.alignment.established_everywhere
+            and (self.narrowed or self.coverage.complete)
+        )
+
+    @property
+    def differing(self) -> tuple[str, ...]:
+        """The tensors beside weights that are beyond the tolerance."""
+        return tuple(name for name, residual in self.parameters.items() if not residual <= self.tolerance)
 
     @property
     def max_rel_err(self) -> float:
-        """Worst residual over all layers."""
-        return max((layer.max_rel_err for layer in self.layers), default=float("inf"))
+        """Worst residual over all layers and other tensors."""
+        worst = [layer.max_rel_err for layer in self.layers] + [*self.parameters.values()]
+        return max(worst, default=float("inf"))
 
     @property
     def match_frac(self) -> float:
@@ -157,7 +180,7 @@ def certify(
         reference: The owner's model.
         example: An input tensor or tuple of inputs.
         tolerance: Largest residual that passes.
-        layers: The layers that count, such as those that bear the watermark; None: all.
+        layers: The layers that are compared, with their biases; None: all, and everything else that is used.
         matching: `nearest`, `greedy` or `optimal`.
         rescale: Also allow channels another scale than the reference's.
 
@@ -217,7 +240,7 @@ def compare(
 
 
 def _compared(
-    alignment: Alignment, reference: Traced, tolerance: float, names: Iterable[str], matching: Matching
+    alignment: Alignment, reference: Traced, tolerance: float, names: tuple[str, ...], matching: Matching
 ) -> Certificate:
     graph, theirs = reference.graph, reference.tensors
     ours, _ = tensor_names(alignment.model)
@@ -231,9 +254,53 @@ def _compared(
         shared = sum(ambiguous.get(space, 0) for space in touched[name])
         residuals[name] = residual
         results.append(_judge(name, residual, tolerance, shared))
-    return Certificate(
-        tolerance, tuple(results), residuals, parameter_distances(graph, ours, theirs), alignment, matching
+    narrowed = len(names) < len(weights)
+    parameters = parameter_residuals(graph, ours, theirs)
+    parameters, coverage = (
+        _narrow(parameters, weights, names, reference) if narrowed else _rest(parameters, ours, reference, tolerance)
     )
+    return Certificate(
+        tolerance, tuple(results), residuals, parameters, alignment, coverage, matching, narrowed=narrowed
+    )
+
+
+def _narrow(
+    parameters: Mapping[str, float], weights: Mapping[str, tuple[str, int]], names: tuple[str, ...], reference: Traced
+) -> tuple[dict[str, float], Coverage]:
+    """Only some layers were asked for: their biases count, and all else is named as left out."""
+    chosen = {f"{name}.bias" for name in names}
+    kept = {name: residual for name, residual in parameters.items() if name in chosen}
+    compared = kept.keys() | {weights[name][0] for name in names}
+    used = {name: reference.tensors[name] for name in reference.used}
+    left_out = [
+        Uncompared(name, tensor.numel(), "not among the layers that were asked for")
+        for name, tensor in used.items()
+        if name not in compared
+    ]
+    return kept, Coverage.of(used, left_out)
+
+
+def _rest(
+    parameters: Mapping[str, float], ours: Mapping[str, Tensor], reference: Traced, tolerance: float
+) -> tuple[dict[str, float], Coverage]:
+    """Every tensor that the graph does not know channels of; what the forward pass does not use is no difference."""
+    graph, theirs = reference.graph, reference.tensors
+    known = {*parameters, *(weight for weight, _ in layer_weights(graph).values())}
+    found, left_out = dict(parameters), []
+    for name, tensor in theirs.items():
+        if name in known:
+            continue
+        if name in ours:
+            found[name] = fixed_residual(ours[name], tensor)
+        else:
+            left_out.append(Uncompared(name, tensor.numel(), "the suspect has no tensor of this name"))
+    beyond = [name for name, residual in found.items() if name not in known and not residual <= tolerance]
+    used: Mapping[str, Tensor] = theirs
+    if beyond or left_out:
+        used = {name: theirs[name] for name in reference.used}
+        found = {name: residual for name, residual in found.items() if name in known or name in used}
+        left_out = [item for item in left_out if item.what in used]
+    return found, Coverage.of(used, left_out)
 
 
 def check_layers(layers: Iterable[str] | None, architecture: Architecture) -> tuple[str, ...]:

@@ -1,17 +1,18 @@
 """Evidence: one JSON document that says what was compared, how, and what came of it.
 
-The document carries a digest of itself, and every figure that follows from others is worked out again when it is
-checked. That shows a slip or an edit; it is no signature. Who must be sure of its origin signs the file, or repeats the
-run: everything that is needed for that is in the document.
+The document carries a digest of itself. It is the source of its own conclusions: answers and verdict are pure functions
+of the figures in it, and `canon.verify.checking` works them out again. That shows a slip or an edit; it is no signature.
+Who must be sure of its origin signs the file, or repeats the run: everything that is needed for that is in the document.
 """
 
 from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
-from math import isclose, isfinite
+from datetime import UTC, datetime
+from math import isfinite
 from typing import Any, Final
 
 import numpy
@@ -21,13 +22,14 @@ import torch
 from canon._version import __version__
 from canon.errors import VerificationError
 from canon.verify.alignment import Alignment
+from canon.verify.answers import Answers
 from canon.verify.certificate import BINS, Certificate
 from canon.verify.digest import document_digest
-from canon.verify.mark import Tier2, p_value
-from canon.verify.verdict import Findings, Inconclusive, Proved, Refuted, Verdict
+from canon.verify.forms import Form
+from canon.verify.verdict import Verdict
 
 FORMAT: Final = "canon-evidence"
-VERSION: Final = 1
+VERSION: Final = 2
 
 FROM_OWNER: Final = (
     "where norms stood",
@@ -38,80 +40,64 @@ FROM_OWNER: Final = (
 Document = dict[str, Any]
 
 
-def write_evidence(
-    findings: Findings,
-    verdict: Verdict,
-    *,
-    inputs: Mapping[str, Mapping[str, str]],
-    options: Mapping[str, Any],
-    agreement: Mapping[str, Any] | None = None,
-    recovery: Mapping[str, Any] | None = None,
-    network: Sequence[Mapping[str, Any]] = (),
-) -> Document:
+def write_evidence(figures: Mapping[str, Any], answers: Answers, verdict: Verdict, notes: Mapping[str, Any]) -> Document:
     """The document of one verification.
 
     Args:
-        findings: What was found.
+        figures: All that was measured, as plain data.
+        answers: What the figures say.
         verdict: What follows.
-        inputs: By role (suspect, reference, layout_key, watermark_key): names and SHA-256 digests.
-        options: Everything that was asked for.
-        agreement: How far outputs agree on probes.
-        recovery: What recovery did to the suspect.
-        network: The layers in execution order: what each reads and makes, and its widths.
+        notes: What else was asked to be kept: `command`, `case`, `examiner`.
     """
-    document: Document = {
-        "format": FORMAT,
-        "version": VERSION,
-        "verdict": _verdict(verdict),
-        "inputs": {role: dict(names) for role, names in inputs.items()},
-        "options": dict(options),
-        "form": _form(findings),
-        "alignment": None if findings.alignment is None else _alignment(findings.alignment),
-        "certificate": None if findings.certificate is None else _certificate(findings.certificate),
-        "watermark": _watermark(findings),
-        "agreement": None if agreement is None else dict(agreement),
-        "recovery": None if recovery is None else dict(recovery),
-        "network": [dict(layer) for layer in network],
-        "environment": environment(),
-    }
-    document = _plain(document)
+    document = plain(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "record": {"created": datetime.now(UTC).isoformat(timespec="seconds"), **notes},
+            "verdict": {"kind": verdict.kind, "reason": verdict.reason},
+            "answers": asdict(answers),
+            **figures,
+            "environment": environment(),
+        }
+    )
+    assert isinstance(document, dict), "made above"
     return {**document, "digest": document_digest(document)}
 
 
-def check_evidence(document: Any) -> None:
-    """Check a document against itself.
+def open_evidence(text: str) -> Document:
+    """Parse a document whose digest and form are right; `canon.verify.checking` checks what it says.
 
     Raises:
-        VerificationError: It is of another kind or a newer version, was changed after it was written, or contradicts
-            itself.
+        VerificationError: It is of another kind or version, or was changed after it was written.
     """
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise VerificationError("the document is not evidence written by Canon")
-    version = document.get("version")
-    if not isinstance(version, int) or version > VERSION:
-        raise VerificationError(f"the document has version {version!r}; this Canon reads up to {VERSION}")
-    content = {name: value for name, value in document.items() if name != "digest"}
-    try:
-        digest = document_digest(content)
-    except ValueError as error:
-        raise VerificationError("the document holds numbers that are not finite") from error
-    if document.get("digest") != digest:
-        raise VerificationError("the document was changed after it was written: its digest does not agree")
-    try:
-        _check_figures(document)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise VerificationError(f"the document is incomplete: {error!r:.80}") from error
-
-
-def read_evidence(text: str) -> Document:
-    """Parse and check a document."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise VerificationError("the document is not JSON") from error
-    check_evidence(document)
-    assert isinstance(document, dict), "check_evidence refuses anything else"
+    check_digest(document)
+    assert isinstance(document, dict), "checked"
     return document
+
+
+def check_digest(document: Any) -> None:
+    """Refuse what is not evidence, is of another version, or was changed after it was written."""
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise VerificationError("the document is not evidence written by Canon")
+    version = document.get("version")
+    if type(version) is not int or version > VERSION:
+        raise VerificationError(f"the document has version {version!r:.20}; this Canon reads version {VERSION}")
+    if version < VERSION:
+        raise VerificationError(
+            f"the document has version {version}, whose verdicts rested on less",
+            hint="Repeat the verification with this version of Canon",
+        )
+    content = {name: value for name, value in document.items() if name != "digest"}
+    try:
+        digest = document_digest(content)
+    except (ValueError, RecursionError) as error:
+        raise VerificationError("the document holds numbers that are not finite") from error
+    if document.get("digest") != digest:
+        raise VerificationError("the document was changed after it was written: its digest does not agree")
 
 
 def environment() -> dict[str, str]:
@@ -126,33 +112,29 @@ def environment() -> dict[str, str]:
     }
 
 
-def _verdict(verdict: Verdict) -> Document:
-    kind = {Proved: "proved", Refuted: "refuted", Inconclusive: "inconclusive"}[type(verdict)]
-    return {"kind": kind, "tier": verdict.tier if isinstance(verdict, Proved) else None, "reason": verdict.reason}
-
-
-def _form(findings: Findings) -> Document:
-    """Whether norms were folded, what of the reference went into the suspect because of that, and what it rules out."""
-    form = findings.form
+def form_figures(form: Form) -> Document:
+    """Whether norms were folded, and what of the reference went into the suspect because of that."""
     return {
         "kind": "folded" if form.changed else "given",
         "restored": [{"norm": pair.norm, "layer": pair.layer} for pair in form.restored],
         "folded": [{"norm": pair.norm, "layer": pair.layer} for pair in form.folded],
         "from_owner": list(FROM_OWNER) if form.restored else [],
-        "watermark_not_read": findings.refused,
     }
 
 
-def _alignment(alignment: Alignment) -> Document:
+def alignment_figures(alignment: Alignment) -> Document:
+    """How a model was aligned."""
     return {
         "established": alignment.established,
+        "established_everywhere": alignment.established_everywhere,
         "distinct": alignment.distinct,
         "worst": alignment.worst,
         "spaces": [asdict(space) for space in alignment.spaces],
     }
 
 
-def _certificate(certificate: Certificate) -> Document:
+def certificate_figures(certificate: Certificate) -> Document:
+    """What Tier 1 found."""
     return {
         "passed": certificate.passed,
         "tolerance": certificate.tolerance,
@@ -161,6 +143,7 @@ def _certificate(certificate: Certificate) -> Document:
         "matching": certificate.matching,
         "canonical": certificate.canonical,
         "folded": certificate.folded,
+        "narrowed": certificate.narrowed,
         "layers": [asdict(layer) for layer in certificate.layers],
         "parameters": dict(certificate.parameters),
         "sweep": [asdict(row) for row in certificate.sweep()],
@@ -169,63 +152,12 @@ def _certificate(certificate: Certificate) -> Document:
     }
 
 
-def _watermark(findings: Findings) -> Document | None:
-    mark, tier2 = findings.mark, findings.tier2
-    if mark is None or tier2 is None:
-        return None
-    return {
-        **asdict(mark),
-        "p_value": mark.p_value,
-        "alpha": findings.alpha,
-        "tier2": {**asdict(tier2), "drop": tier2.drop, "passed": tier2.passed},
-    }
-
-
-def _check_figures(document: Document) -> None:
-    certificate, mark, verdict = document["certificate"], document["watermark"], document["verdict"]
-    if certificate is not None:
-        layers = certificate["layers"]
-        passed = bool(layers) and all(layer["passed"] for layer in layers)
-        for layer in layers:
-            error = layer["max_rel_err"]
-            within = error is not None and error <= certificate["tolerance"]
-            _agree(f"layer {layer['name']}", layer["passed"], within)
-        _agree("certificate", certificate["passed"], passed)
-        if "histogram" in certificate:
-            counted, channels = sum(certificate["histogram"]["counts"]), sum(layer["width"] for layer in layers)
-            compared = any(layer["max_rel_err"] is not None for layer in layers)
-            _agree("histogram", True, counted == (channels if compared else 0))
-    if mark is not None:
-        expected = p_value(mark["matched"], mark["total"], mark["alternatives"])
-        if not isclose(mark["p_value"], expected, rel_tol=1e-9):
-            raise VerificationError(f"the p-value {mark['p_value']} does not follow from the bits ({expected})")
-        given = mark["tier2"]
-        tier2 = Tier2(given["clean"], given["attacked"], given["recovered"], given["fraction"], given["slack"])
-        _agree("Tier 2", given["passed"], tier2.passed)
-    form = document["form"]
-    _agree("form", form["kind"] == "folded", bool(form["restored"] or form["folded"]))
-    if form["watermark_not_read"] is not None:
-        _agree("watermark", mark is not None, False)
-    if verdict["kind"] == "proved":
-        shown = mark is None or mark["p_value"] <= mark["alpha"]
-        if verdict["tier"] == 1:
-            equal = document["alignment"]["established"] if certificate is None else certificate["passed"]
-            _agree("verdict", True, bool(shown and equal))
-        else:
-            _agree("verdict", True, bool(mark is not None and shown and mark["tier2"]["passed"]))
-
-
-def _agree(what: str, said: object, found: bool) -> None:
-    if said is not found:
-        raise VerificationError(f"the document contradicts itself: {what} says {said}, its figures say {found}")
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """What JSON can hold; numbers that are not finite become null."""
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, float):
         return value if isfinite(value) else None
     return value

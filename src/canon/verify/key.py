@@ -9,6 +9,7 @@ read with another stream.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,12 +23,15 @@ from canon._safetensors import read_key, write_safetensors
 from canon._version import __version__
 from canon.errors import KeyFileError, VerificationError
 from canon.graph.tensors import tensor_names
-from canon.rewrite import FoldableNorm
+from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
+from canon.verify.coverage import Coverage, Uncompared
 from canon.verify.digest import model_digest
-from canon.verify.forms import norms_of
-from canon.verify.layout import Layout, Step, layout_of
+from canon.verify.function import Comparison
+from canon.verify.layout import Layout, Step, survey
 from canon.verify.projection import project
+from canon.verify.registered import Registered
+from canon.verify.traced import Traced
 
 FORMAT: Final = "canon-layout-key"
 VERSION: Final = 1
@@ -55,6 +59,21 @@ class LayoutKey:
     norms: tuple[FoldableNorm, ...] | None = None
     """The norms behind layers, by name alone, which a suspect may have folded away; None: the key does not say."""
 
+    registered: Registered | None = None
+    """What the key keeps beside channels; None: it was made by an older version."""
+
+    def compare_fixed(self, model: nn.Module, example: Any) -> tuple[dict[str, float], Coverage]:
+        """Residuals of the tensors whose entries have no freedom, and what the comparison covers."""
+        if self.registered is None:
+            return {}, Coverage(1, (Uncompared("all but channels", 1, "the key was made by an older version"),))
+        return self.registered.compare_fixed(model, example)
+
+    def compare_function(self, suspect: nn.Module) -> tuple[Comparison, ...]:
+        """How far a suspect's outputs agree with those of the registered model."""
+        if self.registered is None:
+            return (Comparison("random", 0, None, None, "the key was made by an older version and holds no outputs"),)
+        return self.registered.compare_function(suspect)
+
     def save(self, path: str | Path, *, force: bool = False) -> None:
         """Write the key file; an existing one is replaced only with `force`."""
         steps = self.layout.steps
@@ -71,7 +90,10 @@ class LayoutKey:
         }
         if self.norms is not None:
             header["norms"] = [[n.norm, n.layer, int(n.bias), int(n.affine)] for n in self.norms]
+        if self.registered is not None:
+            header["registered"] = self.registered.header()
         tensors = {
+            **({} if self.registered is None else self.registered.tensors()),
             "features": torch.cat([s.features.flatten() for s in steps] or [torch.empty(0)]).float(),
             "scales": torch.cat([s.scales[t] for s in steps for t in sorted(s.scales)] or [torch.empty(0)]).float(),
             "blocks": torch.cat([_runs(s.label) for s in steps] or [torch.empty(0)]).int(),
@@ -102,7 +124,8 @@ def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: in
         example: An input tensor or tuple of inputs.
         numbers: Numbers to keep per channel; None: as many as fit into 2.5% of the model's size, from 4 to 24.
     """
-    whole = layout_of(model, example)
+    traced = Traced.of(model, example)
+    whole = survey(traced)
     if numbers is None:
         tensors, _ = tensor_names(model)
         size = sum(t.numel() * t.element_size() for t in tensors.values())
@@ -114,7 +137,9 @@ def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: in
         raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
     steps = tuple(_shrink(step, numbers, index) for index, step in enumerate(whole.steps))
     layout = Layout(whole.architecture, steps, numbers)
-    return LayoutKey(layout, model_digest(model), norms=norms_of(model, example))
+    registered = Registered.of(traced, secrets.randbits(62))
+    norms = norms_behind_layers(model, traced.graph)
+    return LayoutKey(layout, model_digest(model), norms=norms, registered=registered)
 
 
 def _shrink(step: Step, numbers: int, seed: int) -> Step:
@@ -143,7 +168,8 @@ class _Parser:
                 raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
         layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers)
         norms = tuple(_norm(entry, shapes) for entry in header["norms"]) if "norms" in header else None
-        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms)
+        registered = Registered.parse(header["registered"], self.tensors) if "registered" in header else None
+        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms, registered)
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:
         space, width, last, maps, taps = entry

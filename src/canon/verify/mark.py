@@ -54,8 +54,8 @@ class Mark:
     similarity: float
     """The scheme's native similarity."""
 
-    read_from: Literal["aligned", "recovered"]
-    """Whether the model was aligned before it was read."""
+    read_from: Literal["aligned", "extracted", "recovered"]
+    """The model that it was read from: aligned, extracted from what surrounds it, or only recovered."""
 
     spaces: tuple[str, ...] = ()
     """The channel spaces of the layers that bear it."""
@@ -69,7 +69,9 @@ class Mark:
         return p_value(self.matched, self.total, self.alternatives)
 
     @staticmethod
-    def of(extraction: Extraction, read_from: Literal["aligned", "recovered"], spaces: Iterable[str]) -> Mark:
+    def of(
+        extraction: Extraction, read_from: Literal["aligned", "extracted", "recovered"], spaces: Iterable[str]
+    ) -> Mark:
         """Take over a scheme's reading."""
         found = extraction
         return Mark(

@@ -5,7 +5,7 @@ Some rows at a time, in scratch memory: writing fresh pages costs more than all 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -13,10 +13,14 @@ import torch
 from torch import Tensor
 
 from canon._memory import scratch
+from canon.describe.arrays import Array
 from canon.graph import ChannelGraph
 
 EPSILON: Final = 1e-12
 """Keeps the residual of a channel without weights finite."""
+
+FLOOR: Final = 1e-3
+"""Part of what an offset is added to that it is measured by where it is smaller itself."""
 
 PIECE: Final = 1 << 16
 """Weights compared at a time on the host: what a core's cache holds."""
@@ -55,18 +59,76 @@ def row_residuals(ours: Tensor, theirs: Tensor, axis: int) -> Tensor:
     return torch.cat(found).cpu()
 
 
-def parameter_distances(
+def parameter_residuals(
     graph: ChannelGraph, ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor]
 ) -> dict[str, float]:
-    """By tensor that goes channel by channel: its relative distance from the reference's as a whole."""
-    names = dict.fromkeys(linear.bias for linear in graph.maps if linear.bias is not None)
+    """By tensor that goes channel by channel: the worst relative residual of its entries.
+
+    An entry is measured by its own size or the tensor's typical one, whichever is larger. Where a tensor is zero, what
+    it is added to gives the measure: rounding leaves as much in a bias.
+    """
+    floors = _floors(graph, theirs)
+    if not floors:
+        return {}
+    sizes = [theirs[name].numel() for name in floors]
+    flat = [_flat([side[name] for name in floors]) for side in (ours, theirs)]
+    starts = np.cumsum([0, *sizes])[:-1]
+    typical = np.sqrt(np.add.reduceat(np.square(flat[1]), starts) / sizes)
+    least = np.maximum(typical, FLOOR * np.array([*floors.values()]))
+    scale = np.maximum(np.abs(flat[1]), np.repeat(least, sizes))
+    gap = np.abs(flat[0] - flat[1])
+    residual = np.divide(gap, scale, out=np.where(gap > 0, np.inf, 0.0), where=scale > 0)
+    return dict(zip(floors, np.maximum.reduceat(residual, starts).tolist(), strict=True))
+
+
+def parameter_names(graph: ChannelGraph) -> tuple[str, ...]:
+    """The tensors that go channel by channel: biases, norms, scales and slopes."""
+    found = dict.fromkeys(linear.bias for linear in graph.maps if linear.bias is not None)
     for space in graph.spaces:
         for stage in space.stages:
-            roles = [r for r in stage.params if not (stage.kind == "depthwise" and r == "weight")]
-            names |= dict.fromkeys(stage.params[role] for role in roles)
-    if not names:
-        return {}
-    flat = [torch.cat([side[name].detach().double().flatten() for name in names]).cpu() for side in (ours, theirs)]
-    starts = np.cumsum([0, *(theirs[name].numel() for name in names)])[:-1]
-    gap, size = (np.sqrt(np.add.reduceat(x.square().numpy(), starts)) for x in (flat[0] - flat[1], flat[1]))
-    return dict(zip(names, (gap / (size + EPSILON)).tolist(), strict=True))
+            roles = [role for role in stage.params if (stage.kind, role) != ("depthwise", "weight")]
+            found |= dict.fromkeys(stage.params[role] for role in roles)
+    return tuple(found)
+
+
+def fixed_residual(ours: Tensor, theirs: Tensor) -> float:
+    """The worst relative residual of a tensor whose entries have no freedom: by row, or by entry of a single axis."""
+    if ours.shape != theirs.shape:
+        return float("inf")
+    if not theirs.is_floating_point():
+        return 0.0 if torch.equal(ours.cpu(), theirs.cpu()) else float("inf")
+    if theirs.numel() == 0:
+        return 0.0
+    if theirs.ndim > 1:
+        return float(row_residuals(ours, theirs, 0).max())
+    mine, yours = ours.detach().double().cpu(), theirs.detach().double().cpu()
+    scale = torch.clamp(yours.abs(), min=float(yours.square().mean().sqrt()) or EPSILON)
+    return float(((mine - yours).abs() / scale).max())
+
+
+def _floors(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """By tensor that goes channel by channel: the size of what it is added to, or zero where it is a factor."""
+    found: dict[str, float] = {}
+    for linear in graph.maps:
+        if linear.bias is not None and linear.bias not in found:
+            found[linear.bias] = _size(tensors[linear.weight]) * tensors[linear.weight][0].numel() ** 0.5
+    for space in graph.spaces:
+        for stage in space.stages:
+            names = {role: name for role, name in stage.params.items() if name not in found}
+            if stage.kind == "depthwise":
+                names.pop("weight", None)
+            spread = {"mean": "var", "bias": "weight"}
+            for role, name in names.items():
+                other = stage.params.get(spread.get(role, ""))
+                size = 0.0 if other is None else _size(tensors[other])
+                found[name] = size**0.5 if role == "mean" else size
+    return found
+
+
+def _size(tensor: Tensor) -> float:
+    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)) / max(1, tensor.numel()) ** 0.5
+
+
+def _flat(tensors: Sequence[Tensor]) -> Array:
+    flat: Array = torch.cat([tensor.detach().double().flatten() for tensor in tensors]).cpu().numpy()
+    return flat

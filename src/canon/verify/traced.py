@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,6 +13,7 @@ from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, trace, trace_like
 from canon.graph.tensors import not_finite, tensor_names
 from canon.verify.architecture import Architecture
+from canon.verify.coverage import used_tensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,6 +21,7 @@ class Traced:
     """A model, its channel graph and its tensors."""
 
     model: nn.Module
+    example: Tensor | tuple[Any, ...]
     graph: ChannelGraph
     tensors: Mapping[str, Tensor]
     architecture: Architecture
@@ -27,7 +30,7 @@ class Traced:
     def of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Traced:
         """Trace a model."""
         graph, (tensors, _) = trace(model, example), tensor_names(model)
-        return Traced(model, graph, tensors, Architecture.of(graph, tensors))
+        return Traced(model, example, graph, tensors, Architecture.of(graph, tensors))
 
     @staticmethod
     def like(model: nn.Module, example: Tensor | tuple[Any, ...], other: Traced) -> Traced:
@@ -35,7 +38,12 @@ class Traced:
         graph = trace_like(model, example, other.model, other.graph)
         tensors, _ = tensor_names(model)
         same = graph is other.graph
-        return Traced(model, graph, tensors, other.architecture if same else Architecture.of(graph, tensors))
+        return Traced(model, example, graph, tensors, other.architecture if same else Architecture.of(graph, tensors))
+
+    @cached_property
+    def used(self) -> tuple[str, ...]:
+        """The tensors that the forward pass uses, in the order of their first use."""
+        return used_tensors(self.model, self.example)
 
     def check_finite(self) -> None:
         """Refuse numbers that cannot be compared."""

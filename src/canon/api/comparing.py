@@ -1,0 +1,201 @@
+"""The networks of a suspect and its owner, compared: recovered, aligned, certified, and located where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from canon.api.certifying import certify
+from canon.api.recovering import recover
+from canon.errors import KeyFileError, RecoveryError, VerificationError
+from canon.recovery import RecoveryResult
+from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
+from canon.verify.coverage import Coverage
+from canon.verify.forms import GIVEN, Form, conform
+from canon.verify.naming import named_alike
+from canon.verify.precision import Precision, alike, cast, widened
+from canon.verify.traced import Traced
+
+if TYPE_CHECKING:
+    from canon.containment import Location
+    from canon.rewrite import FoldableNorm
+
+Example = Tensor | tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """What an owner brings: a model, or the layout key of one."""
+
+    model: nn.Module | None
+    """In float32 or float64, to compute with."""
+
+    key: LayoutKey | None
+    architecture: Architecture
+    norms: tuple[FoldableNorm, ...] | None
+    example: Example
+    """In the type that the model computes in."""
+
+    @staticmethod
+    def of(reference: nn.Module | None, layout_key: LayoutKey | None, example: Example) -> Owner:
+        """Look at what was given.
+
+        Raises:
+            VerificationError: Neither or both were given.
+        """
+        from canon.rewrite import norms_behind_layers
+
+        if reference is not None and layout_key is None:
+            model = widened(reference)
+            example = cast(example, model)
+            traced = Traced.of(model, example)
+            return Owner(model, None, traced.architecture, norms_behind_layers(model, traced.graph), example)
+        if layout_key is not None and reference is None:
+            return Owner(None, layout_key, layout_key.layout.architecture, layout_key.norms, example)
+        raise VerificationError("give either a reference or a layout key")
+
+    @property
+    def anchor(self) -> nn.Module | LayoutKey:
+        """The model, or the key in its place."""
+        found = self.key if self.model is None else self.model
+        assert found is not None, "one of them is given"
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """What came of comparing networks. Whatever does not exist is None."""
+
+    suspect: nn.Module
+    """The suspect under the owner's names, as it was given otherwise."""
+
+    precision: Precision
+    tolerance: float
+    """What was asked for, or what the coarser float type allows."""
+
+    structure: str | None = None
+    """Why the networks cannot be compared at all."""
+
+    form: Form = GIVEN
+    given: nn.Module | None = None
+    """The suspect in the owner's form, norms where the owner has them; not recovered."""
+
+    result: RecoveryResult | None = None
+    formed: nn.Module | None = None
+    """The recovered suspect in the owner's form."""
+
+    certificate: Certificate | None = None
+    alignment: Alignment | None = None
+    coverage: Coverage = field(default_factory=lambda: Coverage(0))
+    fixed: Mapping[str, float] = field(default_factory=dict)
+    """By layout key: residuals of tensors whose entries have no freedom."""
+
+    location: Location | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def recovered(self) -> nn.Module:
+        """The recovered suspect, or the suspect where it was not recovered."""
+        return self.suspect if self.result is None else self.result.model
+
+    @property
+    def equal(self) -> bool:
+        """Whether every number of the owner's was compared and agrees."""
+        if self.certificate is not None:
+            return self.certificate.passed
+        return (
+            self.alignment is not None
+            and self.alignment.established_everywhere
+            and self.worst <= self.tolerance
+            and self.coverage.complete
+        )
+
+    @property
+    def worst(self) -> float:
+        """The worst residual."""
+        if self.certificate is not None:
+            return self.certificate.max_rel_err
+        if self.alignment is None:
+            return float("inf")
+        return max(self.alignment.worst, *self.fixed.values(), 0.0)
+
+
+def compare(
+    suspect: nn.Module,
+    owner: Owner,
+    *,
+    tolerance: float,
+    layers: tuple[str, ...] | None,
+    matching: Matching,
+    recovering: bool,
+) -> Compared:
+    """Recover a suspect and hold it against the owner's network, by all its numbers."""
+    precision = Precision.of(suspect, owner.model)
+    allowed = precision.tolerance(tolerance)
+    example = cast(owner.example, suspect)
+    suspect = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())
+    try:
+        given, form = conform(suspect, owner.norms, example)
+        owner.architecture.differences(Traced.of(given, example).architecture)
+    except (VerificationError, KeyFileError) as error:
+        return Compared(suspect, precision, allowed, structure=str(error))
+    result, notes = None, ()
+    if recovering:
+        try:
+            result = recover(suspect, example, widths=_widths(owner.architecture))
+        except RecoveryError as error:
+            notes = (f"recovery gave up, and the suspect was compared as it is: {error.message}",)
+    recovered = widened(suspect if result is None else result.model)
+    if owner.model is not None:
+        recovered, reference = alike(recovered, owner.model)
+        owner = replace(owner, model=reference)
+    example = cast(example, recovered)
+    formed, _ = conform(recovered, owner.norms, example) if form.changed else (recovered, form)
+    figures = (
+        _by_key(formed, owner, example, matching)
+        if owner.model is None
+        else _by_reference(recovered, formed, owner, example, allowed, layers, matching)
+    )
+    return Compared(suspect, precision, allowed, None, form, widened(given), result, formed, notes=notes, **figures)
+
+
+def _by_reference(
+    recovered: nn.Module,
+    formed: nn.Module,
+    owner: Owner,
+    example: Example,
+    tolerance: float,
+    layers: tuple[str, ...] | None,
+    matching: Matching,
+) -> dict[str, Any]:
+    assert owner.model is not None, "callers check it"
+    certificate = certify(recovered, owner.model, example, tolerance, layers, matching=matching, norms=owner.norms)
+    alignment = None if certificate.canonical else certificate.alignment
+    if alignment is None:
+        alignment = _aligned(formed, owner, example, matching)
+    return {"certificate": certificate, "alignment": alignment, "coverage": certificate.coverage}
+
+
+def _by_key(formed: nn.Module, owner: Owner, example: Example, matching: Matching) -> dict[str, Any]:
+    assert owner.key is not None, "callers check it"
+    alignment = _aligned(formed, owner, example, matching)
+    if alignment is None:
+        return {}
+    fixed, coverage = owner.key.compare_fixed(alignment.model, example)
+    return {"alignment": alignment, "fixed": fixed, "coverage": coverage}
+
+
+def _aligned(formed: nn.Module, owner: Owner, example: Example, matching: Matching) -> Alignment | None:
+    """The recovered suspect in the owner's layout; None where its widths are others."""
+    if owner.architecture.differences(Traced.of(formed, example).architecture):
+        return None
+    return align(formed, owner.anchor, example, matching=matching)
+
+
+def _widths(expected: Architecture) -> dict[str, Tensor]:
+    """The owner's widths, in the form that recovery takes: channels that the owner pruned are not for it to remove."""
+    return {f"{name}.weight": torch.empty(shape, device="meta") for name, shape in expected.shapes.items()}

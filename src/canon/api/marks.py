@@ -1,0 +1,105 @@
+"""The mark: read where it counts, with the readings beside it and the controls that show what the key reads elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import nn
+
+from canon.api.comparing import Compared, Owner
+from canon.errors import CanonError
+from canon.graph import trace
+from canon.verify import layer_spaces
+from canon.verify.forms import Form
+from canon.verify.mark import Mark, Tier2, p_value
+from canon.verify.precision import cast
+
+if TYPE_CHECKING:
+    from canon.api.judging import JudgeOptions
+    from canon.watermarks import Extraction, Key
+
+Place = Literal["aligned", "extracted", "recovered"]
+
+
+def read_mark(compared: Compared, owner: Owner, key: Key, options: JudgeOptions) -> tuple[Mark | None, dict[str, Any]]:
+    """The mark as it counts, and all its figures as plain data."""
+    from canon import watermarks
+
+    scheme = watermarks.get(key.scheme)
+    given = compared.suspect if compared.given is None else compared.given
+    try:
+        attacked = scheme.extract(given, key)
+        refused = _lent(attacked, compared.form)
+        if refused is not None:
+            return None, {"scheme": key.scheme, "refused": refused}
+        place, model, spaces = _where(compared, owner, key)
+        found = scheme.extract(model, key)
+        clean = 1.0 if owner.model is None else scheme.extract(owner.model, key).similarity
+        controls = scheme.controls(model, key)
+    except CanonError as error:
+        return None, {"scheme": key.scheme, "refused": str(error)}
+    mark = Mark.of(found, place, spaces)
+    tier2 = Tier2(clean, attacked.similarity, mark.similarity, options.fraction, options.slack)
+    figures = {
+        "scheme": key.scheme,
+        "refused": None,
+        "matched": mark.matched,
+        "total": mark.total,
+        "similarity": mark.similarity,
+        "alternatives": mark.alternatives,
+        "p_value": mark.p_value,
+        "alpha": options.alpha,
+        "read_from": place,
+        "spaces": list(mark.spaces),
+        "as_given": _reading(attacked),
+        "carries_alone": scheme.carries_alone,
+        "controls": controls.to_dict(),
+        "tier2": {
+            "clean": tier2.clean,
+            "attacked": tier2.attacked,
+            "recovered": tier2.recovered,
+            "fraction": tier2.fraction,
+            "slack": tier2.slack,
+            "drop": tier2.drop,
+            "passed": tier2.passed,
+        },
+    }
+    return mark, figures
+
+
+def _where(compared: Compared, owner: Owner, key: Key) -> tuple[Place, nn.Module, set[str]]:
+    """The model that the mark is read from: one whose order is forced by the weights, else as it was recovered.
+
+    The order is chosen to agree with a reference that holds the mark; where the weights do not force it, any model
+    would be made to resemble the mark.
+    """
+    formed = compared.suspect if compared.formed is None else compared.formed
+    known = layer_spaces(trace(formed, cast(owner.example, formed)))
+    spaces = {space for layer in key.layers for space in known.get(layer, ())}
+    alignment, location = compared.alignment, compared.location
+    if alignment is not None and alignment.established_at(spaces):
+        return "aligned", alignment.model, spaces
+    if location is not None and location.model is not None and location.established_at(spaces):
+        return "extracted", location.model, spaces
+    return "recovered", formed, spaces
+
+
+def _reading(found: Extraction) -> dict[str, Any]:
+    return {
+        "matched": found.matched,
+        "total": found.total,
+        "similarity": found.similarity,
+        "p_value": p_value(found.matched, found.total, found.alternatives),
+        "other_shapes": len(found.shape_mismatch),
+    }
+
+
+def _lent(extraction: Extraction, form: Form) -> str | None:
+    """Why a mark would count for nothing: it stands in numbers that were folded away in the suspect."""
+    lent = [source for source in extraction.sources if source in form.lent]
+    if not lent:
+        return None
+    return (
+        f"{extraction.scheme} reads '{lent[0]}', which was folded away in the suspect: "
+        "what could be read there would be the owner's own numbers"
+    )

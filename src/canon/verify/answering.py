@@ -1,0 +1,135 @@
+"""From figures to answers: pure functions of an evidence document, so that anybody can work them out again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from canon.verify.answers import Answers, Function, FunctionWord, MarkAnswer, Network, Priority
+from canon.verify.mark import ALPHA
+
+LARGEST_TOLERANCE: Final = 1e-2
+"""Tolerances up to here are standard."""
+
+AGREE: Final = 1e-2
+"""Outputs agree if none differs by more, relative to how much outputs move; at float32's precision."""
+
+AGREE_ROUNDINGS: Final = 16
+"""Outputs of a model in a coarser type may differ by this many roundings."""
+
+DISAGREE: Final = 0.1
+"""Outputs disagree if one differs by more."""
+
+ANCESTOR: Final = "a common ancestor of both models would explain this as well"
+
+Document = Mapping[str, Any]
+
+
+def unusual_options(options: Document) -> tuple[str, ...]:
+    """What was asked for beyond the standard options."""
+    found = []
+    tolerance, alpha, layers = options.get("tolerance", 1e-3), options.get("alpha", ALPHA), options.get("layers")
+    if not 0 <= tolerance <= LARGEST_TOLERANCE:
+        found.append(f"a tolerance of {tolerance:g}, where {LARGEST_TOLERANCE:g} is the largest")
+    if not 0 <= alpha <= ALPHA:
+        found.append(f"an α of {alpha:g}, where {ALPHA:g} is the largest")
+    if layers is not None:
+        found.append(f"only {len(layers)} chosen layer{'s' * (len(layers) != 1)}")
+    return tuple(found)
+
+
+def answers_of(document: Document) -> Answers:
+    """The four answers that a document's figures give."""
+    function = _function(document["function"], document["precision"])
+    return Answers(_network(document, function), function, _mark(document), _priority(document["priority"]))
+
+
+def _function(figures: Document, precision: Document) -> Function:
+    against = figures["against"]
+    comparisons = figures["comparisons"]
+    probes = {item["source"]: item["probes"] for item in comparisons}
+    known = [item for item in comparisons if item["difference"] is not None]
+    if not known:
+        why = comparisons[0]["problem"] if comparisons else "nothing to compare with"
+        return Function("not decided", f"outputs were not compared: {why}", probes=probes)
+    difference = max(item["difference"] for item in known)
+    same = [item["same_decision"] for item in known if item["same_decision"] is not None]
+    limit = max(AGREE, AGREE_ROUNDINGS * precision["epsilon"])
+    word: FunctionWord = "not decided"
+    if difference <= limit and len(known) == len(comparisons):
+        word = "agree"
+    elif difference > max(DISAGREE, limit):
+        word = "disagree"
+    says = {"agree": "agree with", "disagree": "differ from", "not decided": "come near to"}[word]
+    total = sum(item["probes"] for item in known)
+    reason = f"outputs {says} those of {against} on {total} probes (largest difference {difference:.2g} of their range)"
+    return Function(word, reason, difference, min(same) if same else None, probes)
+
+
+def _network(document: Document, function: Function) -> Network:
+    if document["structure"] is not None:
+        return Network("not decided", f"the networks cannot be compared: {document['structure']}")
+    equality, containment = document["equality"], document["containment"]
+    missing = tuple(equality["coverage"]["uncompared"]) if equality is not None else ()
+    if equality is not None and equality["passed"]:
+        found = _equal(document, equality, function, missing)
+        if found.answer == "equal" or containment is None:
+            return found
+    if containment is not None:
+        notes = (ANCESTOR,) if containment["answer"] in ("contained", "derived") and not containment["ancestors"] else ()
+        return Network(
+            containment["answer"],
+            "; ".join((containment["reason"], *notes)),
+            compared=containment["coverage"],
+            coverage=containment["coverage"],
+            residual=containment["residual"],
+            missing=tuple(containment["missing"]),
+            notes=notes,
+        )
+    why = "nothing was compared" if equality is None else equality["reason"]
+    return Network("not decided", str(why), missing=missing)
+
+
+def _equal(document: Document, equality: Document, function: Function, missing: tuple[Any, ...]) -> Network:
+    """The model is the owner's as far as numbers tell; what else must hold."""
+    share, worst = equality["share"], equality["worst"]
+    precision = document["precision"]
+    names = {"reference": "the reference", "layout key": "the registered model"}[equality["by"]]
+    form = {"given": "", "folded": " with norms folded", "canonical": " without channels that do nothing"}
+    said = f"{names}{form[equality['form']]} up to order and scale, within {worst:.2g}"
+    notes = ()
+    if precision["compared"] != "float32":
+        notes = (f"compared at the precision of {precision['compared']}",)
+    unusual = unusual_options(document["options"])
+    if unusual:
+        reason = f"what was compared ({share:.0%} of the numbers) is {said}; asked for: {'; '.join(unusual)}"
+        return Network("not decided", reason, share, 1.0, worst, missing, notes)
+    if function.answer != "agree":
+        return Network("not decided", f"all numbers are {said}, yet {function.reason}", share, 1.0, worst, missing, notes)
+    reason = "; ".join((f"the model is {said}: all {equality['numbers']:,} numbers compared", *notes))
+    return Network("equal", reason, share, 1.0, worst, missing, notes)
+
+
+def _mark(document: Document) -> MarkAnswer:
+    mark = document["watermark"]
+    if mark is None:
+        return MarkAnswer("no key", "no watermark key was given")
+    if mark["refused"] is not None:
+        return MarkAnswer("unread", f"the mark was not read: {mark['refused']}")
+    read = f"{mark['matched']} of {mark['total']} bits, p = {mark['p_value']:.2g}"
+    controls = mark["controls"]
+    if controls is not None and controls["void"]:
+        return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
+    alone = bool(mark["carries_alone"])
+    if mark["p_value"] <= min(mark["alpha"], ALPHA):
+        return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
+    if 2.0 ** -mark["total"] > min(mark["alpha"], ALPHA):
+        return MarkAnswer("unread", f"{mark['total']} bits are too few to show a mark ({read})", mark["p_value"], alone)
+    if mark["read_from"] == "recovered":
+        why = "the weights do not say in which order the channels stood, so it may be there unread"
+        return MarkAnswer("unread", f"the key's message was not read ({read}); {why}", mark["p_value"], alone)
+    return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"], alone)
+
+
+def _priority(figures: Document) -> Priority:
+    return Priority(figures["answer"], figures["reason"], tuple(figures["claims"]))

@@ -1,0 +1,174 @@
+"""Check evidence against itself: everything that follows from other figures is worked out again, the verdict first.
+
+A document that passes is consistent. That it is true only a repeated run shows, and whose it is only a signature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from math import isclose
+from typing import Any, Final
+
+import torch
+
+from canon.errors import VerificationError
+from canon.verify.answering import answers_of, unusual_options
+from canon.verify.evidence import check_digest, open_evidence, plain
+from canon.verify.mark import Tier2, p_value
+from canon.verify.precision import ROUNDINGS
+from canon.verify.verdict import decide
+
+Document = Mapping[str, Any]
+
+FIELDS: Final = {
+    "format": str, "version": int, "record": dict, "verdict": dict, "answers": dict, "inputs": dict, "options": dict,
+    "precision": dict, "structure": (str, type(None)), "notes": list, "form": dict, "equality": (dict, type(None)),
+    "alignment": (dict, type(None)), "certificate": (dict, type(None)), "containment": (dict, type(None)),
+    "function": dict, "watermark": (dict, type(None)), "priority": dict, "recovery": (dict, type(None)),
+    "network": list, "environment": dict, "digest": str,
+}  # fmt: skip
+"""What a document consists of."""
+
+
+def read_evidence(text: str) -> dict[str, Any]:
+    """Parse and check a document."""
+    document = open_evidence(text)
+    check_evidence(document)
+    return document
+
+
+def check_evidence(document: Any) -> None:
+    """Check a document against itself.
+
+    Raises:
+        VerificationError: It is of another kind or version, was changed after it was written, lacks something, or
+            contradicts itself.
+    """
+    check_digest(document)
+    for name, kind in FIELDS.items():
+        if name not in document or not isinstance(document[name], kind):
+            raise VerificationError(f"the document is incomplete: '{name}' is missing or of another kind")
+    surplus = sorted(document.keys() - FIELDS.keys())
+    if surplus:
+        raise VerificationError(f"the document holds something that evidence does not: '{surplus[0]:.40}'")
+    try:
+        _verdict(document)
+        for check in CHECKS:
+            check(document)
+    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, StopIteration) as error:
+        raise VerificationError(f"the document is incomplete: {error!r:.80}") from error
+
+
+def _verdict(document: Document) -> None:
+    answers = answers_of(document)
+    for question, answer in plain(asdict(answers)).items():
+        _same(f"the answer '{question}'", document["answers"][question], answer)
+    verdict = decide(answers, unusual_options(document["options"]))
+    _same("the verdict", document["verdict"], {"kind": verdict.kind, "reason": verdict.reason})
+
+
+def _precision(document: Document) -> None:
+    given = document["precision"]
+    epsilons = {name: torch.finfo(getattr(torch, given[name])).eps for name in ("suspect", "owner")}
+    coarser = max(epsilons, key=lambda name: epsilons[name])
+    _same("the precision", given["epsilon"], epsilons[coarser])
+    _same("the precision", torch.finfo(getattr(torch, given["compared"])).eps, epsilons[coarser])
+    if document["equality"] is not None:
+        allowed = max(document["options"]["tolerance"], ROUNDINGS * given["epsilon"])
+        _near("the tolerance", document["equality"]["tolerance"], allowed)
+
+
+def _equality(document: Document) -> None:
+    found, certificate, alignment = document["equality"], document["certificate"], document["alignment"]
+    if found is None:
+        _same("the certificate", certificate, None)
+        return
+    missing = found["coverage"]["uncompared"]
+    numbers = sum(item["numbers"] for item in missing)
+    _near("the share that was compared", found["share"], 1 - numbers / found["numbers"] if found["numbers"] else 0.0)
+    passed = (
+        found["worst"] is not None
+        and found["worst"] <= found["tolerance"]
+        and found["established"]
+        and found["numbers"] > 0
+        and (found["narrowed"] or not missing)
+    )
+    _same("equality", found["passed"], bool(passed))
+    if certificate is None:
+        _same("equality", found["by"], "layout key")
+        worst = [0.0 if alignment is None else alignment["worst"], *found["fixed"].values()]
+        if alignment is not None and None not in worst:
+            _near("the worst residual", found["worst"], max(worst))
+            _same("the alignment", found["established"], alignment["established_everywhere"])
+        return
+    _same("equality", found["by"], "reference")
+    _same("equality", found["passed"], certificate["passed"])
+    _same("the worst residual", found["worst"], certificate["max_rel_err"])
+    _same("narrowing", found["narrowed"], certificate["narrowed"])
+
+
+def _certificate(document: Document) -> None:
+    certificate = document["certificate"]
+    if certificate is None:
+        return
+    layers, tolerance = certificate["layers"], certificate["tolerance"]
+    errors = [layer["max_rel_err"] for layer in layers] + [*certificate["parameters"].values()]
+    for layer in layers:
+        error = layer["max_rel_err"]
+        _same(f"layer {layer['name']:.60}", layer["passed"], error is not None and error <= tolerance)
+    within = bool(layers) and all(error is not None and error <= tolerance for error in errors)
+    if certificate["passed"] and not within:
+        raise VerificationError("the document contradicts itself: the certificate passed, its layers did not")
+    _same("the worst residual", certificate["max_rel_err"], None if None in errors else max(errors))
+    counted, channels = sum(certificate["histogram"]["counts"]), sum(layer["width"] for layer in layers)
+    compared = any(layer["max_rel_err"] is not None for layer in layers)
+    _same("the histogram", counted, channels if compared else 0)
+
+
+def _alignment(document: Document) -> None:
+    alignment = document["alignment"]
+    if alignment is None:
+        return
+    free = [space for space in alignment["spaces"] if not space["pinned"]]
+    total = sum(space["width"] for space in free)
+    distinct = sum(space["distinct"] * space["width"] for space in free) / total if total else 1.0
+    _near("the alignment", alignment["distinct"], distinct)
+    _same("the alignment", alignment["established"], distinct >= 0.5)
+    everywhere = all(space["distinct"] + space["ambiguous"] / space["width"] >= 0.5 for space in free)
+    _same("the alignment", alignment["established_everywhere"], everywhere)
+
+
+def _watermark(document: Document) -> None:
+    mark = document["watermark"]
+    if mark is None or mark["refused"] is not None:
+        return
+    _near("the p-value", mark["p_value"], p_value(mark["matched"], mark["total"], mark["alternatives"]))
+    _same("α", mark["alpha"], document["options"]["alpha"])
+    given = mark["tier2"]
+    tier2 = Tier2(given["clean"], given["attacked"], given["recovered"], given["fraction"], given["slack"])
+    _same("Tier 2", given["passed"], tier2.passed)
+    if mark["read_from"] == "aligned" and (document["alignment"] is None or not document["alignment"]["established"]):
+        raise VerificationError("the document contradicts itself: the mark was read from an alignment that does not hold")
+
+
+def _form(document: Document) -> None:
+    form = document["form"]
+    _same("the form", form["kind"] == "folded", bool(form["restored"] or form["folded"]))
+
+
+CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
+    _precision, _equality, _certificate, _alignment, _watermark, _form,
+)  # fmt: skip
+
+
+def _same(what: str, said: object, found: object) -> None:
+    if said != found or (isinstance(said, bool) is not isinstance(found, bool)):
+        raise VerificationError(
+            f"the document contradicts itself: {what} says {said!r:.60}, its figures say {found!r:.60}"
+        )
+
+
+def _near(what: str, said: Any, found: float) -> None:
+    if isinstance(said, bool) or not isinstance(said, int | float) or not isclose(said, found, rel_tol=1e-9, abs_tol=1e-300):
+        raise VerificationError(f"the document contradicts itself: {what} says {said!r:.60}, its figures say {found}")

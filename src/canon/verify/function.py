@@ -1,0 +1,170 @@
+"""Do two models compute the same? Their outputs on probes, measured by how much outputs move from probe to probe.
+
+Measured by the size of the outputs instead, a large constant would hide any difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.errors import VerificationError
+from canon.verify.precision import cast, widened
+
+PROBES: Final = 16
+"""Random inputs that outputs are compared on."""
+
+BATCH: Final = 32
+"""Inputs that a user gives are run this many at a time."""
+
+NUMBERS: Final = 16
+"""Numbers that are kept of the outputs on one probe, where they are kept for later."""
+
+Inputs = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far two models agree on probes of one source."""
+
+    source: str
+    probes: int
+    difference: float | None
+    """Largest difference of any output, relative to the largest distance of an output from its mean over probes."""
+
+    same_decision: float | None
+    """Share of probes on which the largest output is the same one; None where there is one output only."""
+
+    problem: str | None = None
+    """Why there is no difference to tell."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+def random_probes(example: Tensor | Inputs, count: int = PROBES, seed: int = 0) -> list[Inputs]:
+    """Random inputs of the example's own shapes, as many calls as give `count` of them.
+
+    Whole numbers are drawn from between the smallest and the largest of the example's, so that they stay valid.
+    """
+    inputs = example if isinstance(example, tuple) else (example,)
+    generator = torch.Generator().manual_seed(seed)
+    batch = next((len(x) for x in inputs if isinstance(x, Tensor) and x.ndim), 1)
+    return [tuple(_drawn(x, generator) for x in inputs) for _ in range(max(1, -(-count // max(1, batch))))]
+
+
+def given_probes(arrays: Sequence[Tensor], example: Tensor | Inputs) -> list[Inputs]:
+    """A user's own inputs, one array for each input of the model, as calls.
+
+    Raises:
+        VerificationError: They are not as many, or not of the shapes, that the model takes.
+    """
+    inputs = [x for x in (example if isinstance(example, tuple) else (example,)) if isinstance(x, Tensor)]
+    if len(arrays) != len(inputs):
+        raise VerificationError(f"the model takes {len(inputs)} inputs, and the probes hold {len(arrays)}")
+    for array, x in zip(arrays, inputs, strict=True):
+        if array.ndim != x.ndim or array.shape[2:] != x.shape[2:] or (x.ndim > 1 and array.shape[1] != x.shape[1]):
+            raise VerificationError(
+                f"probes of shape {tuple(array.shape)} do not fit the model's input {tuple(x.shape)}",
+                hint="Their first axis counts the probes; all others are those of one input",
+            )
+    if len({len(array) for array in arrays}) != 1 or not len(arrays[0]):
+        raise VerificationError("the probes hold no inputs, or not as many for each input of the model")
+    typed = [a.to(x.dtype) if x.is_floating_point() else a.to(x.dtype) for a, x in zip(arrays, inputs, strict=True)]
+    return list(zip(*(array.split(BATCH) for array in typed), strict=True))
+
+
+def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
+    """All outputs, `probes x numbers`, in float64 on the host.
+
+    Raises:
+        VerificationError: The model cannot be run on these inputs.
+    """
+    runner = widened(model)
+    device = next((p.device for p in runner.parameters()), torch.device("cpu"))
+    try:
+        with torch.no_grad():
+            found = [_side_by_side(runner(*_moved(cast(call, runner), device)), call) for call in calls]
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        raise VerificationError(f"the model cannot be run on the probes: {str(error).splitlines()[0]:.160}") from error
+    return torch.cat(found)
+
+
+def compare_outputs(ours: Tensor, theirs: Tensor, source: str) -> Comparison:
+    """How far outputs agree; `theirs` are the owner's."""
+    count = len(theirs)
+    if ours.shape != theirs.shape:
+        sizes = f"{tuple(ours.shape[1:])} and {tuple(theirs.shape[1:])}"
+        return Comparison(source, count, None, None, f"the outputs have different shapes: {sizes}")
+    if not bool(torch.isfinite(ours).all() and torch.isfinite(theirs).all()):
+        return Comparison(source, count, None, None, "an output is not finite")
+    spread = max(float((x - x.mean(0)).abs().max()) for x in (ours, theirs))
+    if not spread > 0 or count < 2:
+        return Comparison(source, count, None, None, "the outputs do not depend on the probes")
+    difference = float((ours - theirs).abs().max()) / spread
+    same = float((ours.argmax(1) == theirs.argmax(1)).double().mean()) if ours.shape[1] > 1 else None
+    return Comparison(source, count, difference, same)
+
+
+def fingerprint(outputs: Tensor) -> Tensor:
+    """A few random projections of the outputs on each probe, float32: enough to see whether others agree."""
+    numbers = outputs.shape[1]
+    if numbers <= NUMBERS:
+        return outputs.float()
+    generator = torch.Generator().manual_seed(numbers)
+    return (outputs @ torch.randn(numbers, NUMBERS, generator=generator, dtype=torch.float64)).float()
+
+
+def compare_models(
+    ours: nn.Module, theirs: nn.Module, calls: Mapping[str, Sequence[Inputs]]
+) -> tuple[Comparison, ...]:
+    """Compare two models on probes of several sources; what cannot be run is said, not raised."""
+    found = []
+    for source, probes in calls.items():
+        try:
+            found.append(compare_outputs(outputs_of(ours, probes), outputs_of(theirs, probes), source))
+        except VerificationError as error:
+            count = sum(len(call[0]) for call in probes if isinstance(call[0], Tensor) and call[0].ndim)
+            found.append(Comparison(source, count, None, None, error.message))
+    return tuple(found)
+
+
+def _drawn(x: Any, generator: torch.Generator) -> Any:
+    if not isinstance(x, Tensor) or not x.numel() or x.dtype == torch.bool:
+        return x
+    if x.is_floating_point():
+        return torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
+    low, high = int(x.min()), int(x.max())
+    return torch.randint(low, high + 1, x.shape, generator=generator).to(x.device, x.dtype)
+
+
+def _moved(call: Inputs, device: torch.device) -> Inputs:
+    return tuple(x.to(device) if isinstance(x, Tensor) else x for x in call)
+
+
+def _side_by_side(result: Any, call: Inputs) -> Tensor:
+    """All float tensors of an output, one row for every probe of the call."""
+    batch = next((len(x) for x in call if isinstance(x, Tensor) and x.ndim), 1)
+    parts = [part.double().cpu() for part in _tensors(result) if part.is_floating_point()]
+    if not parts:
+        raise ValueError("the model has no output of floating point")
+    same = [part for part in parts if part.ndim and len(part) == batch]
+    if len(same) == len(parts):
+        return torch.cat([part.reshape(batch, -1) for part in parts], dim=1)
+    return torch.cat([part.flatten() for part in parts])[None]
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
