@@ -52,10 +52,12 @@ def test_an_existing_key_is_kept(key_file: Path) -> None:
         register(tiny(), example()).save(key_file)
 
 
-def test_the_same_model_gives_the_same_key(tmp_path: Path, key_file: Path) -> None:
-    again = tmp_path / "again.safetensors"
-    register(tiny(), example()).save(again)
-    assert again.read_bytes() == key_file.read_bytes()
+def test_the_same_model_and_seed_give_the_same_key(tmp_path: Path) -> None:
+    files = [tmp_path / f"{name}.safetensors" for name in ("first", "again", "other")]
+    for path, seed in zip(files, (5, 5, None), strict=True):
+        register(tiny(), example(), seed=seed).save(path)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    assert files[0].read_bytes() != files[2].read_bytes(), "without a seed it is secret"
 
 
 def test_the_number_of_numbers_is_bounded() -> None:

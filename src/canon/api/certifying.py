@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from canon.api.recovering import recover
+from canon.errors import RecoveryError
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify import Certificate, Matching
 from canon.verify.certificate import certify_traced
@@ -62,6 +63,9 @@ def certify(
     related = found.alignment is None or found.alignment.established
     if found.passed or not related or not canonical:
         return found
-    again = once(recover(recovered, example).model, Traced.of(recover(reference, example).model, example))
+    try:
+        again = once(recover(recovered, example).model, Traced.of(recover(reference, example).model, example))
+    except RecoveryError:
+        return found
     # A failure is told about the models that were given.
     return replace(again, canonical=True) if again.passed else found

@@ -37,6 +37,7 @@ def constant_values(
     smallest: float = 0.0,
     program: Program | None = None,
     residue: float = 0.0,
+    absent: float = 0.0,
 ) -> dict[int, Array]:
     """By point: each channel's constant value, NaN where it is not constant.
 
@@ -44,21 +45,21 @@ def constant_values(
         space: The space.
         graph: The graph it belongs to.
         tensors: The model's tensors by name.
-        sketches: By map index. A producer without a sketch counts as zero.
+        sketches: By map index.
         zero: What counts as cancelled, relative to what was added up.
         smallest: How far off a stored number may be however small it is. Float16 knows nothing below 6e-8, and the
             norms of real networks hold such numbers.
         program: The space's program, where it is at hand.
         residue: Where a bias is all there is of a channel, it is zero if it is this small against the layer's largest
             bias or row: folding a norm leaves such numbers of a sum that cancelled.
+        absent: What a producer without a sketch counts as: zero, or NaN where it is not known yet.
     """
     width = space.width
     known: dict[int, _Known] = {}
     for producer in space.producers:
         sketch = sketches.get(producer.map)
         if sketch is None:
-            nothing = np.zeros((1, width))
-            known[producer.point] = (nothing, nothing)
+            known[producer.point] = (np.full((1, width), absent), np.zeros((1, width)))
             continue
         rows = slice(producer.offset, producer.offset + width * producer.repeat)
         vectors = sketch.vectors[rows].reshape(width, -1)

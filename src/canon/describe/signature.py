@@ -178,6 +178,7 @@ class _Walk:
             self.seen.add(point)
             known, tap = self.offset[point], self.graph.taps[point]
             if known is not None and tap in self.magnitude:
+                self._scale_by_offset(tap, known[0])
                 offsets.append(known[0])
                 masses.append(known[1])
                 scales.append(self.magnitude[tap])
@@ -187,10 +188,18 @@ class _Walk:
         offset, mass, scale = np.array(offsets), np.array(masses), np.array(scales)
         usable = scale > 0
         safe = np.where(usable, scale, 1.0)
-        # Where nothing entered, the channel is this offset alone and its factor is 1.
+        # Where no scale passes and nothing entered, the channel is this offset alone.
         ratio = np.where(usable, np.sign(np.array(signed)) * offset / safe, offset)
         slack = 1 + np.minimum(np.where(usable, mass / safe, 0.0), 20.0)
         self.signature.stacks.append(Stack(np.arcsinh(ratio)[..., None], slack, False))
+
+    def _scale_by_offset(self, tap: int, offset: Array) -> None:
+        """A channel whose row has no weights is its offset, and that is then its scale."""
+        magnitude = self.magnitude[tap]
+        alone = (magnitude == 0) & (offset != 0)
+        if tap not in self.graph.fixed_taps and alone.any():
+            self.magnitude[tap] = np.where(alone, np.abs(offset), magnitude)
+            self.signature.scales[tap] = np.where(alone, np.abs(offset), self.signature.scales[tap])
 
     def set_offset(self, points: Sequence[int], offset: Array, mass: Array) -> None:
         """Offsets of points, `points x width`; what is small against its mass is zero."""

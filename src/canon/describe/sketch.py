@@ -193,8 +193,10 @@ def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinat
     for segment in linear.columns:
         space, repeat = coordinates[segment.space], segment.repeat
         named, scale = space.place, space.factor(segment.tap)
-        known = None if linear.zero_padding else space.constants.get(segment.point)
+        known = space.constants.get(segment.point)
         value = np.zeros(scale.size)
+        if known is not None and linear.zero_padding:
+            known = np.where(known == 0, known, np.nan)  # at the border, other constants are not constant
         if known is not None:
             value = np.nan_to_num(known)
             scale = np.where(np.isnan(known), scale, 0.0)

@@ -231,7 +231,7 @@ class _Aligner:
             label = step.label if old is None else step.label[old]
             paired = match(features, step.features, label, step.label, self.matching)
             self.match[space.id], self.leader[space.id] = paired, step.leader
-            named = coordinates(paired, step.leader, found.scales, step.scales)
+            named = coordinates(paired, step.leader, found.scales, step.scales, found.zeros)
             self.side.place(space, named, frozenset(named.factors))
             self.factors[space.id] = {}
             if np.array_equal(named.index, paired.numpy()):

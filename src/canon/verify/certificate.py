@@ -358,7 +358,7 @@ def _incomparable(
     layers = tuple(
         LayerResult(name, expected.shapes[name][0], float("inf"), 0.0, False, found.get(name, first)) for name in names
     )
-    return Certificate(tolerance, layers, {}, {}, None, matching)
+    return Certificate(tolerance, layers, {}, {}, None, matching=matching)
 
 
 def _share(part: float, whole: int) -> float:

@@ -116,13 +116,16 @@ class LayoutKey:
             raise KeyFileError(f"the key file does not fit together: {error}", where=str(path)) from error
 
 
-def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: int | None = None) -> LayoutKey:
+def register(
+    model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: int | None = None, seed: int | None = None
+) -> LayoutKey:
     """Make a model's layout key. The model is not changed.
 
     Args:
         model: The owner's model, in evaluation mode.
         example: An input tensor or tuple of inputs.
         numbers: Numbers to keep per channel; None: as many as fit into 2.5% of the model's size, from 4 to 24.
+        seed: Of the key's secret projections; None: a fresh one, which nobody can prepare a model for.
     """
     traced = Traced.of(model, example)
     whole = survey(traced)
@@ -137,7 +140,7 @@ def register(model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: in
         raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
     steps = tuple(_shrink(step, numbers, index) for index, step in enumerate(whole.steps))
     layout = Layout(whole.architecture, steps, numbers)
-    registered = Registered.of(traced, secrets.randbits(62))
+    registered = Registered.of(traced, secrets.randbits(62) if seed is None else seed)
     norms = norms_behind_layers(model, traced.graph)
     return LayoutKey(layout, model_digest(model), norms=norms, registered=registered)
 

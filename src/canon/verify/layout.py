@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from canon.describe import Coordinates, cluster
+from canon.describe import Array, Coordinates, cluster
 from canon.errors import VerificationError
 from canon.graph import ChannelGraph, Space
 from canon.verify.architecture import Architecture
@@ -82,6 +83,8 @@ class _Surveyor:
         self.leader: dict[int, Tensor] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
         self.seen: dict[int, tuple[object, ...]] = {}
+        self.late = False
+        """Whether the scale of a channel became known after something that reads it was described."""
 
     def run(self) -> tuple[Step, ...]:
         spaces = [space for space in self.graph.spaces if movable(space)]
@@ -93,14 +96,17 @@ class _Surveyor:
         for space in spaces:
             if space.id not in self.leader:
                 raise VerificationError("none of the layer's inputs can be described", where=space.name)
+            if self.late:
+                self._measure_again(space)
         for space in self.graph.spaces:
             self._finish(space)
         return tuple(self.steps)
 
     def _visit(self, space: Space) -> bool:
-        """Describe a space whose channels are not all told apart; True when that said something new."""
-        old = self.leader.get(space.id)
-        if old is not None and bool((old == torch.arange(space.width)).all()):
+        """Describe a space whose channels are not all told apart and measured; True when that said something new."""
+        old, known = self.leader.get(space.id), self.scales.get(space.id, {})
+        measured = all(bool((scale != 0).all()) for scale in known.values())
+        if old is not None and measured and bool((old == torch.arange(space.width)).all()):
             return False
         maps = self.side.available(space)
         basis = (maps, self.side.state(maps))
@@ -110,18 +116,27 @@ class _Surveyor:
         label = blocks(space) if old is None else old
         found = self.side.describe(space, maps)
         leader = torch.from_numpy(cluster(found.signature, label.numpy(), TIE))
-        grown = set(found.scales) - set(self.scales.get(space.id, {}))
+        grown = any(t not in known or bool(((known[t] == 0) & (s != 0)).any()) for t, s in found.scales.items())
         if old is not None and not grown and torch.equal(leader, old):
             return False
+        self.late |= old is not None and grown
         self._store(space, maps, found, leader, label)
         return True
+
+    def _measure_again(self, space: Space) -> None:
+        """A channel's scale was not known when what reads it was described; now all are."""
+        maps = tuple(dict.fromkeys(p.map for p in space.producers))
+        if self.side.available(space) == maps:
+            leader = self.leader[space.id]
+            self._store(space, maps, self.side.describe(space, maps), leader, leader)
 
     def _store(self, space: Space, maps: tuple[int, ...], found: Description, leader: Tensor, label: Tensor) -> None:
         self.steps.append(Step(space.id, maps, found.features, found.scales, leader, label))
         self.leader[space.id] = leader
         self.scales[space.id] = dict(found.scales)
-        self.side.place(space, coordinates(torch.arange(space.width), leader, found.scales, found.scales),
-                        frozenset(found.scales))  # fmt: skip
+        everyone = torch.arange(space.width)
+        named = coordinates(everyone, leader, found.scales, found.scales, found.zeros)
+        self.side.place(space, named, frozenset(found.scales))
 
     def _finish(self, space: Space) -> None:
         """Describe a space by all its producers, where that was not done before; pinned spaces are only checked."""
@@ -141,7 +156,11 @@ class _Surveyor:
 
 
 def coordinates(
-    match: Tensor, leader: Tensor, scales: Mapping[int, Tensor], reference: Mapping[int, Tensor]
+    match: Tensor,
+    leader: Tensor,
+    scales: Mapping[int, Tensor],
+    reference: Mapping[int, Tensor],
+    zeros: Mapping[int, Array],
 ) -> Coordinates:
     """Name channels by what they are matched with, and measure them by the reference's scales.
 
@@ -150,10 +169,12 @@ def coordinates(
         leader: For every channel of the reference the one that lends its name.
         scales: By tap, of the channels.
         reference: By tap, of the reference's channels.
+        zeros: By point: the channels that are always zero there.
     """
     named = leader[match]
     factors = {tap: ratio.numpy() for tap, ratio in ratios(scales, reference, named).items()}
-    return Coordinates(named.numpy(), leader.numel(), factors)
+    constants = {point: np.where(zero, 0.0, np.nan) for point, zero in zeros.items()}
+    return Coordinates(named.numpy(), leader.numel(), factors, constants)
 
 
 def ratios(scales: Mapping[int, Tensor], reference: Mapping[int, Tensor], named: Tensor) -> dict[int, Tensor]:

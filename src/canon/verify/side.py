@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 from canon.describe import (
+    Array,
     Coordinates,
     Parameters,
     Program,
     RowSketch,
     Signature,
+    constant_values,
     describe,
     program_of,
     sketch_rows,
 )
+from canon.describe.arrays import norm
 from canon.graph import ChannelGraph, LinearMap, Space
 
 ZERO: Final = 1e-12
@@ -36,6 +39,9 @@ class Description:
 
     scales: Mapping[int, Tensor]
     """By tap that lets scale pass and that something known has entered."""
+
+    zeros: Mapping[int, Array]
+    """By point that something reads: which channels are always zero there, so that it does not matter how."""
 
 
 class Side:
@@ -73,10 +79,25 @@ class Side:
         if space.id not in self._programs:
             self._programs[space.id] = program_of(space, self.graph, self._parameters)
         sketches = {index: self._sketch(index) for index in maps}
-        signature = describe(space, self.graph, self.tensors, sketches, ZERO, self._programs[space.id])
+        program = self._programs[space.id]
+        signature = describe(space, self.graph, self.tensors, sketches, ZERO, program)
+        zeros = self._zeros(space, sketches, program)
+        if zeros and len(sketches) == len({producer.map for producer in space.producers}):
+            nowhere = np.array([*zeros.values()]).all(axis=0)
+            signature.stacks[:] = [stack.masked(nowhere) for stack in signature.stacks]
         fixed = self.graph.fixed_taps
         scales = {tap: torch.from_numpy(scale) for tap, scale in signature.scales.items() if tap not in fixed}
-        return Description(signature, _side_by_side(signature), scales)
+        return Description(signature, _side_by_side(signature), scales, zeros)
+
+    def _zeros(self, space: Space, sketches: Mapping[int, RowSketch], program: Program) -> dict[int, Array]:
+        """By point that something reads: the channels that are always zero there; none where all are live."""
+        silent = any((norm(sketch.vectors) <= ZERO * sketch.mass).any() for sketch in sketches.values())
+        if not silent and not any(b.affine is not None and (b.affine.factor == 0).any() for b in program):
+            return {}
+        values = constant_values(
+            space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan")
+        )
+        return {consumer.point: values[consumer.point] == 0 for consumer in space.consumers}
 
     def _versions(self, linear: LinearMap) -> tuple[int, ...]:
         return tuple(self._version.get(s.space, 0) for s in linear.columns or ())
