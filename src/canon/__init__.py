@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from canon.api import judge as judge
     from canon.api import recover as recover
     from canon.attacks import attack as attack
+    from canon.containment import Location as Location
+    from canon.containment import locate as locate
     from canon.graph import trace as trace
     from canon.io import load as load
     from canon.io import save as save
@@ -29,6 +31,8 @@ _HOMES = {
     "attack": "canon.attacks",
     "recover": "canon.api",
     "certify": "canon.api",
+    "locate": "canon.containment",
+    "Location": "canon.containment",
     "align": "canon.verify",
     "register": "canon.verify",
     "LayoutKey": "canon.verify",
@@ -39,8 +43,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "__version__", "trace", "attack", "recover", "certify", "align", "register", "LayoutKey", "judge", "JudgeOptions",
-    "load", "save", "watermarks",
+    "__version__", "trace", "attack", "recover", "locate", "Location", "certify", "align", "register", "LayoutKey",
+    "judge", "JudgeOptions", "load", "save", "watermarks",
 ]  # fmt: skip
 
 

@@ -13,10 +13,11 @@ from canon.describe.program import program_of as program_of
 from canon.describe.signature import Signature as Signature
 from canon.describe.signature import Stack as Stack
 from canon.describe.signature import describe as describe
+from canon.describe.sketch import SKETCH as SKETCH
 from canon.describe.sketch import RowSketch as RowSketch
 from canon.describe.sketch import sketch_rows as sketch_rows
 
 __all__ = [
     "Array", "Coordinates", "Parameters", "Program", "RowSketch", "Signature", "Stack", "cluster", "constant_values",
-    "describe", "program_of", "sketch_rows",
+    "describe", "program_of", "sketch_rows", "SKETCH",
 ]  # fmt: skip

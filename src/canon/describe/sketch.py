@@ -1,6 +1,6 @@
 """Sketches: a layer's rows, projected at random onto a few numbers, in given input coordinates.
 
-A row over thousands of inputs becomes `SKETCH` numbers. Proportional rows have proportional sketches, with the same
+A row over thousands of inputs becomes a few numbers, `SKETCH` where rows are compared for proportion. Proportional rows have proportional sketches, with the same
 factor; other rows do not, except with vanishing probability. Columns of one coordinate share a random vector, so what
 cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Products are taken
 in the weights' own precision, where they stand, and added up in float64; what is decided on a sketch is decided in
@@ -43,7 +43,7 @@ class RowSketch:
     """What is known of a layer's rows."""
 
     vectors: Array
-    """`rows x SKETCH`, float64."""
+    """`rows x numbers`, float64."""
 
     mass: Array
     """Norm of what was added up in each row: a sum that is small against it has cancelled."""
@@ -77,6 +77,7 @@ def sketch_rows(
     tensors: Mapping[str, Tensor],
     coordinates: Mapping[int, Coordinates],
     seed: int = 0,
+    numbers: int = SKETCH,
 ) -> RowSketch:
     """Sketch the rows of one layer.
 
@@ -86,6 +87,7 @@ def sketch_rows(
         tensors: The model's tensors by name.
         coordinates: By space id; must hold every space that the layer reads.
         seed: Layers with the same seed and coordinates have comparable sketches.
+        numbers: Numbers per sketch. Where rows are only alike and not proportional, more of them tell more rows apart.
 
     Raises:
         UnsupportedModelError: The weight holds NaN or infinity.
@@ -97,19 +99,19 @@ def sketch_rows(
     columns = _columns(linear, inputs * groups, coordinates)
     flat = rows.reshape(groups, count // groups, length)
     wide = torch.promote_types(weight.dtype, torch.float32)
-    numbers = kernel * SKETCH
-    picked = _strip(1 << (columns.size * numbers - 1).bit_length(), seed, wide, device)
-    picked = picked[: columns.size * numbers].view(columns.size, numbers)
+    per_column = kernel * numbers
+    picked = _strip(1 << (columns.size * per_column - 1).bit_length(), seed, wide, device)
+    picked = picked[: columns.size * per_column].view(columns.size, per_column)
     factor, largest = None, 1.0
     if columns.factor is not None:
         # Factors grow from layer to layer; taken relative to the largest they cannot overflow in float32.
         largest = float(np.abs(columns.factor).max()) or 1.0
         factor = torch.from_numpy(columns.factor / largest).to(device)
-        index, room = torch.from_numpy(columns.index).to(device), scratch((inputs * groups, numbers), wide, device)
+        index, room = torch.from_numpy(columns.index).to(device), scratch((inputs * groups, per_column), wide, device)
         picked = torch.index_select(picked, 0, index, out=room).mul_(factor.to(wide)[:, None])
         factor = factor.repeat_interleave(kernel).view(groups, length, 1)
     # In this order: norms are computed in the scratch memory that the projection lies in.
-    parts = [_project(flat, picked.view(groups, length, SKETCH)), _mass(flat, factor, wide)[:, None]]
+    parts = [_project(flat, picked.view(groups, length, numbers)), _mass(flat, factor, wide)[:, None]]
     if columns.constant is not None:
         constant = torch.from_numpy(columns.constant).to(device).repeat_interleave(kernel).view(groups, length, 1)
         parts += [_weigh(flat, constant, signed)[:, None] for signed in (True, False)]
@@ -117,7 +119,7 @@ def sketch_rows(
         parts.append(tensors[linear.bias].detach().double().to(device)[:, None])
     # One transfer from a device.
     table = torch.cat(parts, dim=1).cpu().numpy()
-    vectors, mass = largest * table[:, :SKETCH], largest * table[:, SKETCH]
+    vectors, mass = largest * table[:, :numbers], largest * table[:, numbers]
     if not np.isfinite(mass).all():
         if not_finite([(linear.weight, weight)]):
             raise UnsupportedModelError(
@@ -128,7 +130,7 @@ def sketch_rows(
         mass = largest * _mass(flat, factor, torch.float64).cpu().numpy()
     offset = offset_mass = np.zeros(count)
     if columns.constant is not None:
-        offset, offset_mass = table[:, SKETCH + 1], table[:, SKETCH + 2]
+        offset, offset_mass = table[:, numbers + 1], table[:, numbers + 2]
     if linear.bias is not None:
         offset, offset_mass = offset + table[:, -1], offset_mass + np.abs(table[:, -1])
     has_offset = columns.constant is not None or linear.bias is not None
@@ -147,13 +149,13 @@ def _strip(length: int, seed: int, dtype: torch.dtype, device: torch.device) -> 
 
 
 def _project(flat: Tensor, picked: Tensor) -> Tensor:
-    """`rows x SKETCH`: products in the weight's precision over short stretches, added up in float64."""
-    wide = picked.dtype
-    total = torch.zeros(*flat.shape[:2], SKETCH, dtype=torch.float64, device=flat.device)
+    """`rows x numbers`: products in the weight's precision over short stretches, added up in float64."""
+    wide, numbers = picked.dtype, picked.shape[2]
+    total = torch.zeros(*flat.shape[:2], numbers, dtype=torch.float64, device=flat.device)
     for start in range(0, flat.shape[2], STRETCH):
         stretch = slice(start, start + STRETCH)
         total += flat[:, :, stretch].to(wide) @ picked[:, stretch]
-    return total.view(-1, SKETCH)
+    return total.view(-1, numbers)
 
 
 def _mass(flat: Tensor, factor: Tensor | None, wide: torch.dtype) -> Tensor:

@@ -20,8 +20,6 @@ AGREE_ROUNDINGS: Final = 16
 DISAGREE: Final = 0.1
 """Outputs disagree if one differs by more."""
 
-ANCESTOR: Final = "a common ancestor of both models would explain this as well"
-
 Document = Mapping[str, Any]
 
 
@@ -76,18 +74,26 @@ def _network(document: Document, function: Function) -> Network:
         if found.answer == "equal" or containment is None:
             return found
     if containment is not None:
-        notes = (ANCESTOR,) if containment["answer"] in ("contained", "derived") and not containment["ancestors"] else ()
         return Network(
             containment["answer"],
-            "; ".join((containment["reason"], *notes)),
+            containment["reason"],
             compared=containment["coverage"],
             coverage=containment["coverage"],
             residual=containment["residual"],
-            missing=tuple(containment["missing"]),
-            notes=notes,
+            missing=_not_found(containment),
+            notes=tuple(containment["notes"]),
         )
     why = "nothing was compared" if equality is None else equality["reason"]
     return Network("not decided", str(why), missing=missing)
+
+
+def _not_found(containment: Document) -> tuple[dict[str, Any], ...]:
+    """The spaces in which some of the owner's channels were not found."""
+    short = [space for space in containment["spaces"] if space["found"] < space["owner"]]
+    return tuple(
+        {"what": space["name"], "numbers": space["owner"] - space["found"], "why": "channels that were not found"}
+        for space in sorted(short, key=lambda space: space["found"] - space["owner"])
+    )
 
 
 def _equal(document: Document, equality: Document, function: Function, missing: tuple[Any, ...]) -> Network:

@@ -17,11 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from canon.describe import Array, Coordinates, cluster
+from canon.describe import SKETCH, Array, Coordinates, cluster
 from canon.errors import VerificationError
-from canon.graph import ChannelGraph, Space
+from canon.graph import Space
 from canon.verify.architecture import Architecture
-from canon.verify.side import Description, Side, blocks, movable
+from canon.verify.side import Description, Part, Side, blocks, movable
 from canon.verify.traced import Traced
 
 TIE: Final = 1e-5
@@ -51,6 +51,9 @@ class Step:
     last: bool = False
     """Whether the order is known, and this step only checks it and adds scales."""
 
+    parts: tuple[Part, ...] = ()
+    """What the features are made of, where they are whole."""
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -67,18 +70,23 @@ def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
     return survey(Traced.of(model, example))
 
 
-def survey(traced: Traced) -> Layout:
-    """The layout of a model that is traced already."""
+def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0) -> Layout:
+    """The layout of a model that is traced already.
+
+    Args:
+        traced: The model.
+        numbers: Numbers per row. A few tell equal rows from others; rows that were changed need more.
+        seed: What rows are projected with.
+    """
     with torch.no_grad():
-        return Layout(traced.architecture, _Surveyor(traced.graph, traced.tensors).run())
+        return Layout(traced.architecture, _Surveyor(Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)).run())
 
 
 class _Surveyor:
     """Works out the steps of one reference."""
 
-    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
-        self.graph = graph
-        self.side = Side(graph, tensors)
+    def __init__(self, side: Side) -> None:
+        self.graph, self.side = side.graph, side
         self.steps: list[Step] = []
         self.leader: dict[int, Tensor] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
@@ -131,7 +139,7 @@ class _Surveyor:
             self._store(space, maps, self.side.describe(space, maps), leader, leader)
 
     def _store(self, space: Space, maps: tuple[int, ...], found: Description, leader: Tensor, label: Tensor) -> None:
-        self.steps.append(Step(space.id, maps, found.features, found.scales, leader, label))
+        self.steps.append(Step(space.id, maps, found.features, found.scales, leader, label, parts=found.parts))
         self.leader[space.id] = leader
         self.scales[space.id] = dict(found.scales)
         everyone = torch.arange(space.width)
@@ -149,10 +157,11 @@ class _Surveyor:
         found = self.side.describe(space, maps)
         if last is None:
             everyone = torch.arange(space.width)
-            self.steps.append(Step(space.id, maps, found.features, {}, everyone, blocks(space), last=True))
+            self.steps.append(Step(space.id, maps, found.features, {}, everyone, blocks(space), True, found.parts))
             return
         missing = {tap: scale for tap, scale in found.scales.items() if tap not in self.scales[space.id]}
-        self.steps.append(Step(space.id, maps, found.features, missing, last.leader, blocks(space), last=True))
+        leader, label = last.leader, blocks(space)
+        self.steps.append(Step(space.id, maps, found.features, missing, leader, label, True, found.parts))
 
 
 def coordinates(

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from canon.describe import (
+    SKETCH,
     Array,
     Coordinates,
     Parameters,
@@ -43,12 +44,37 @@ class Description:
     zeros: Mapping[int, Array]
     """By point that something reads: which channels are always zero there, so that it does not matter how."""
 
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What the features are made of, in order."""
+        stacks = self.signature.stacks
+        return tuple(Part(stack.data.shape[0], stack.data.shape[2], stack.hashed) for stack in stacks)
+
+
+@dataclass(frozen=True)
+class Part:
+    """Neighbouring columns of features: some blocks of one size."""
+
+    blocks: int
+    numbers: int
+    """Columns per block; from 2 on a block is a direction of length 1, or offsets."""
+
+    exact: bool
+    """Whether the numbers are directions and ratios of sizes; otherwise they are offsets."""
+
+    @property
+    def columns(self) -> int:
+        """Columns in all."""
+        return self.blocks * self.numbers
+
 
 class Side:
     """A traced model whose spaces get coordinates one after the other."""
 
-    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> None:
-        self.graph, self.tensors = graph, tensors
+    def __init__(
+        self, graph: ChannelGraph, tensors: Mapping[str, Tensor], *, numbers: int = SKETCH, seed: int = 0
+    ) -> None:
+        self.graph, self.tensors, self.numbers, self.seed = graph, tensors, numbers, seed
         self.coordinates: dict[int, Coordinates] = {}
         self._parameters = Parameters(graph, tensors)
         self._programs: dict[int, Program] = {}
@@ -113,9 +139,12 @@ class Side:
         versions = self._versions(linear)
         cached = self._sketches.get(index)
         if cached is None or cached[0] != versions:
-            cached = (versions, sketch_rows(linear, self.graph, self.tensors, self.coordinates))
+            cached = (versions, self._drawn(linear))
             self._sketches[index] = cached
         return cached[1]
+
+    def _drawn(self, linear: LinearMap) -> RowSketch:
+        return sketch_rows(linear, self.graph, self.tensors, self.coordinates, self.seed, self.numbers)
 
 
 def _side_by_side(signature: Signature) -> Tensor:

@@ -1,0 +1,143 @@
+"""From what was found to one word, the weaker one where there is doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from torch import Tensor, nn
+
+from canon.containment.agreement import Agreement
+from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Updates
+
+CLOSE: Final = 1e-3
+"""Residuals and differences of outputs up to which the owner's numbers are still there."""
+
+DERIVED: Final = 0.3
+"""Coverage beyond the first layers from which on it is no accident; strangers stay below 0.01."""
+
+STRANGER: Final = 0.03
+"""Coverage beyond the first layers up to which a suspect is what a stranger would be."""
+
+TELLING: Final = 0.98
+"""Layers in which chance reaches this cosine cannot tell a stranger."""
+
+ENOUGH: Final = 16
+"""Channels beyond the first layers, in layers that can tell, that a word needs to rest on."""
+
+SAME_UPDATE: Final = 0.75
+"""Cosine of updates from which on the suspect has what the owner added; innocents were seen at up to 0.56."""
+
+ANCESTOR: Final = "a common ancestor of both would explain this as well; give it as an ancestor if there is one"
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """All that the word rests on."""
+
+    model: nn.Module
+    layers: tuple[LocatedLayer, ...]
+    spaces: tuple[LocatedSpace, ...]
+    silent: Mapping[str, Tensor]
+    """By space: the owner's channels that never change."""
+
+    first: frozenset[str]
+    """Spaces that are made from the model's input alone."""
+
+    agreement: Agreement
+    owner: Agreement | None
+    """Between the extracted model and the owner's, where that is at hand."""
+
+    updates: tuple[Updates, ...] = ()
+    notes: tuple[str, ...] = ()
+    seed: int = 0
+    refitted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Counts:
+    channels: int
+    found: int
+    distinct: int
+    telling: int
+    """Channels in layers that can tell a stranger."""
+
+    @property
+    def share(self) -> float:
+        return self.distinct / self.channels if self.channels else 0.0
+
+
+def decide(findings: Findings) -> Location:
+    """The answer, with everything that it rests on."""
+    everywhere, deep = _count(findings, first=True), _count(findings, first=False)
+    answer, reason = _word(findings, everywhere, deep)
+    return Location(
+        answer=answer,
+        reason=reason,
+        coverage=everywhere.share,
+        deep=deep.share,
+        agreement=findings.agreement,
+        owner_agreement=findings.owner,
+        model=findings.model,
+        layers=findings.layers,
+        spaces=findings.spaces,
+        refitted=findings.refitted,
+        ancestors=findings.updates,
+        notes=findings.notes,
+        seed=findings.seed,
+    )
+
+
+def _count(findings: Findings, *, first: bool) -> _Counts:
+    channels = found = distinct = telling = 0
+    for space in findings.spaces:
+        if space.name in findings.first and not first:
+            continue
+        heard = ~findings.silent[space.name]
+        number = int(heard.sum())
+        channels += number
+        found += int((space.found & heard).sum())
+        distinct += int((space.distinct & heard).sum())
+        telling += number if space.chance < TELLING else 0
+    return _Counts(channels, found, distinct, telling)
+
+
+def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answer, str]:
+    many = f"{everywhere.distinct:,} of {everywhere.channels:,} of the owner's channels were found distinctly"
+    if deep.telling < ENOUGH:
+        return "not decided", f"{many}, but the network has too few channels beyond its first layers to tell a stranger"
+    if deep.share <= STRANGER:
+        return "unrelated", f"{many}, {deep.distinct:,} of {deep.channels:,} beyond the first layers, as in a stranger"
+    if deep.share < DERIVED:
+        return "not decided", f"{many}, {deep.share:.0%} beyond the first layers: more than in strangers, and not enough"
+    if findings.updates:
+        least = min(update.cosine for update in findings.updates)
+        if not least >= SAME_UPDATE:
+            return "not decided", (
+                f"{many}, but what the owner added to the ancestor and what the suspect did agree to {least:.2f} only, "
+                f"and {SAME_UPDATE} is needed: the common ancestor explains the rest"
+            )
+        tail = f"; updates of the ancestor agree to {least:.2f}"
+    else:
+        tail = f"; {ANCESTOR}"
+    against = _short_of_contained(findings, everywhere)
+    if against is None:
+        return "contained", f"every channel of the owner's was found, and the rest of the suspect does nothing{tail}"
+    return "derived", f"{many}; {against}{tail}"
+
+
+def _short_of_contained(findings: Findings, everywhere: _Counts) -> str | None:
+    """What keeps the owner's network from being contained as it is; None: nothing."""
+    if everywhere.distinct < everywhere.channels:
+        return f"{everywhere.channels - everywhere.distinct:,} were not"
+    if findings.refitted:
+        return f"the columns of {len(findings.refitted)} layers had to be refitted"
+    worst = max((layer.worst for layer in findings.layers if layer.found), default=0.0)
+    if not worst <= CLOSE:
+        return f"they were changed by up to {worst:.2g} of their size"
+    if not findings.agreement.difference <= CLOSE:
+        return f"the extracted model differs from the suspect by {findings.agreement.difference:.2g}"
+    if findings.owner is not None and not findings.owner.difference <= CLOSE:
+        return f"the extracted model differs from the owner's by {findings.owner.difference:.2g}"
+    return None

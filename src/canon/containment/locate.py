@@ -1,0 +1,181 @@
+"""`locate`: the owner's network inside whatever was built around it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.containment.agreement import Agreement, agreement
+from canon.containment.answer import Findings, decide
+from canon.containment.extract import blank, extract
+from canon.containment.location import LocatedLayer, LocatedSpace, Location
+from canon.containment.residuals import channels_of, layer_residuals
+from canon.containment.suspect import OtherNetwork, Suspect, prepare
+from canon.containment.walk import Found, Walk
+from canon.graph import ChannelGraph
+from canon.rewrite import FoldableNorm, norms_behind_layers
+from canon.verify.alignment import align_traced
+from canon.verify.architecture import Architecture
+from canon.verify.key import LayoutKey
+from canon.verify.layout import Layout, survey
+from canon.verify.skeleton import skeleton_of
+from canon.verify.traced import Traced
+
+NUMBERS: Final = 64
+"""Numbers per row where the owner's model is at hand: under 20% noise, 2,048 rows are still told apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """What is known of the owner's network: all of it, or what a layout key keeps."""
+
+    layout: Layout
+    numbers: int
+    seed: int
+    norms: tuple[FoldableNorm, ...] | None
+    skeleton: str | None
+    traced: Traced | None = None
+    """The owner's model, where it is at hand."""
+
+    key: LayoutKey | None = None
+
+    @staticmethod
+    def of(reference: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Owner:
+        """From a model or a layout key."""
+        if isinstance(reference, LayoutKey):
+            raise NotImplementedError
+        traced = Traced.of(reference, example)
+        traced.check_finite()
+        seed = secrets.randbits(62)
+        layout = survey(traced, numbers=NUMBERS, seed=seed)
+        norms = norms_behind_layers(reference, traced.graph)
+        return Owner(layout, NUMBERS, seed, norms, skeleton_of(traced.graph), traced)
+
+    @property
+    def architecture(self) -> Architecture:
+        """Layers and widths."""
+        return self.layout.architecture
+
+
+def locate(
+    suspect: nn.Module,
+    reference: nn.Module | LayoutKey,
+    example: Tensor | tuple[Any, ...],
+    *,
+    ancestors: Sequence[nn.Module] = (),
+) -> Location:
+    """Find the owner's network in a suspect, whatever was built around it.
+
+    Nothing has to be redundant, and nothing is recovered first: every channel of the suspect is compared with the owner's in
+    the owner's own coordinates, and what is nobody's is left out.
+
+    Args:
+        suspect: The model under suspicion, in evaluation mode. It is not changed.
+        reference: The owner's model, or its layout key from `register`.
+        example: An input tensor or tuple of inputs.
+        ancestors: Public models that the owner's was made from. What they explain is then not counted.
+
+    Raises:
+        CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
+    """
+    owner = Owner.of(reference, example)
+    whole = reference if isinstance(reference, nn.Module) else None
+    try:
+        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole)
+    except OtherNetwork as error:
+        return Location("not decided", f"Nothing could be compared: {error}", 0.0, 0.0, None, None, None, seed=owner.seed)
+    with torch.no_grad():
+        return _located(suspect, given, owner, example)
+
+
+def _located(suspect: nn.Module, given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...]) -> Location:
+    traced = given.traced
+    found = Walk(traced.graph, traced.tensors, owner.layout, numbers=owner.numbers, seed=owner.seed).run()
+    model = extract(traced.model, traced.graph, traced.tensors, found)
+    extracted = Traced.of(model, example) if owner.traced is None else Traced.like(model, example, owner.traced)
+    graph = extracted.graph
+    blank(graph, extracted.tensors, {space: ~item.accepted.found for space, item in found.items()})
+    residuals = _residuals(extracted, owner, found)
+    return decide(
+        Findings(
+            model=model,
+            layers=_layers(graph, owner.architecture, found, residuals),
+            spaces=_spaces(graph, found),
+            silent={graph.spaces[space].name: item.silent for space, item in found.items()},
+            first=_first(graph),
+            agreement=agreement(suspect, model, example),
+            owner=None if owner.traced is None else agreement(owner.traced.model, model, example),
+            notes=_notes(given),
+            seed=owner.seed,
+        )
+    )
+
+
+def _residuals(extracted: Traced, owner: Owner, found: Mapping[int, Found]) -> dict[str, Tensor]:
+    """By layer, and by row."""
+    if owner.traced is not None:
+        return layer_residuals(extracted, owner.traced, {space: item.silent for space, item in found.items()})
+    raise NotImplementedError
+
+
+def _first(graph: ChannelGraph) -> frozenset[str]:
+    """Spaces that are made from the model's input alone."""
+    makers = {space.name: [graph.maps[p.map].columns for p in space.producers] for space in graph.spaces}
+    return frozenset(name for name, columns in makers.items() if columns and all(c is None for c in columns))
+
+
+def _layers(
+    graph: ChannelGraph, architecture: Architecture, found: Mapping[int, Found], residuals: Mapping[str, Tensor]
+) -> tuple[LocatedLayer, ...]:
+    first, rows, layers = _first(graph), channels_of(graph), []
+    for name in architecture.shapes:
+        items = [(found[space], repeat) for space, repeat in rows[name] if space in found]
+        if not items:
+            continue
+        here = torch.cat([item.accepted.found.repeat_interleave(repeat) for item, repeat in items])
+        heard = torch.cat([(~item.silent).repeat_interleave(repeat) for item, repeat in items])
+        far = residuals[name][here & heard]
+        layers.append(
+            LocatedLayer(
+                name=name,
+                channels=sum(item.accepted.found.numel() for item, _ in items),
+                found=sum(int(item.accepted.found.sum()) for item, _ in items),
+                distinct=sum(int(item.accepted.distinct.sum()) for item, _ in items),
+                median=float(far.median()) if far.numel() else 0.0,
+                worst=float(far.max()) if far.numel() else 0.0,
+                chance=max(item.bar for item, _ in items),
+                first=all(graph.spaces[space].name in first for space, _ in rows[name]),
+            )
+        )
+    return tuple(layers)
+
+
+def _spaces(graph: ChannelGraph, found: Mapping[int, Found]) -> tuple[LocatedSpace, ...]:
+    return tuple(
+        LocatedSpace(
+            name=graph.spaces[space].name,
+            owner=item.accepted.found.numel(),
+            match=item.accepted.match,
+            found=item.accepted.found,
+            distinct=item.accepted.distinct,
+            chance=item.bar,
+            pinned=bool(graph.spaces[space].pins),
+        )
+        for space, item in sorted(found.items())
+    )
+
+
+def _notes(given: Suspect) -> tuple[str, ...]:
+    notes = []
+    if given.form.restored:
+        notes.append(f"{len(given.form.restored)} norms that the suspect's layers had taken up were put back")
+    if given.form.folded:
+        notes.append(f"{len(given.form.folded)} norms that the owner's network does not have were folded")
+    if given.cropped:
+        notes.append(f"{len(given.cropped)} kernels had grown, and were cropped")
+    return tuple(notes)

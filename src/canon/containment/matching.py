@@ -1,0 +1,162 @@
+"""Many suspects' channels to one channel of the owner's, and what chance would give.
+
+Every channel of the suspect goes to the owner's channel that it is most like, if it is one at all. Nothing is one to
+one: copies of a channel go to it together, and what an attacker added goes nowhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from canon.containment.yardstick import Yardstick
+
+CHUNK: Final = 1024
+"""Suspect's channels compared at a time."""
+
+FALSE: Final = 1e-4
+"""Chance at which a channel that has nothing to do with the owner's may pass for one of them, if rows were random."""
+
+LEAST: Final = 0.6
+"""Nothing below this cosine is a match, however many dimensions there are."""
+
+NEARER: Final = 0.5
+"""A match is distinct if `1 - cos` to the owner's next channel is larger than to the match by this factor."""
+
+EXACT: Final = 1e-6
+"""`1 - cos` from which on float32 tells nothing."""
+
+COPIES: Final = 4.0
+"""Further copies of a channel may be farther from it than the best one by this factor, or the layer's usual one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """For every channel of the suspect."""
+
+    index: Tensor
+    """The owner's channel that it is most like."""
+
+    cosine: Tensor
+    """How alike they are."""
+
+    following: Tensor
+    """The largest cosine to another channel of the owner's, of those that differ from the match."""
+
+    flipped: Tensor
+    """Whether it is most like it with the other sign."""
+
+
+def compare(
+    yardstick: Yardstick, features: Tensor, label: Tensor, owner_label: Tensor, leader: Tensor, flips: bool
+) -> Pairs:
+    """The nearest of the owner's channels and the next.
+
+    Args:
+        yardstick: The owner's channels.
+        features: The suspect's.
+        label: Of the suspect's channels: the block that each may not leave.
+        owner_label: Of the owner's.
+        leader: For every channel of the owner's the first one that it cannot be told from.
+        flips: Whether a sign passes.
+    """
+    ours = [yardstick.measure(features)] + ([yardstick.measure(features, flipped=True)] if flips else [])
+    apart = bool((owner_label != owner_label[0]).any())
+    found: list[tuple[Tensor, ...]] = []
+    for start in range(0, features.shape[0], CHUNK):
+        stretch = slice(start, start + CHUNK)
+        cosine = ours[0][stretch] @ yardstick.owner.T
+        flipped = torch.zeros_like(cosine, dtype=torch.bool)
+        if flips:
+            other = ours[1][stretch] @ yardstick.owner.T
+            flipped = other > cosine
+            cosine = torch.maximum(cosine, other)
+        if apart:
+            cosine.masked_fill_(label[stretch, None] != owner_label, -1.0)
+        best, index = cosine.max(dim=1)
+        sign = flipped.gather(1, index[:, None])[:, 0]
+        cosine.masked_fill_(leader[index][:, None] == leader, -1.0)
+        found.append((index, best, cosine.max(dim=1).values, sign))
+    index, best, following, sign = (torch.cat(column) for column in zip(*found, strict=True))
+    return Pairs(index, best.double(), following.double(), sign)
+
+
+def chance(dimension: float, channels: int) -> float:
+    """The cosine that random rows of a dimension reach with one of so many channels, once in `1 / FALSE` times."""
+    if dimension <= 2:
+        return 1.0
+    return max(LEAST, float((1 - (FALSE / max(1, channels)) ** (2 / (dimension - 1))) ** 0.5))
+
+
+@dataclass(frozen=True, eq=False)
+class Accepted:
+    """Which of the suspect's channels are the owner's."""
+
+    match: Tensor
+    """For every channel of the suspect the owner's channel that it is, or -1."""
+
+    best: Tensor
+    """For every channel of the owner's the suspect's channel that is most like it, or -1."""
+
+    found: Tensor
+    """For every channel of the owner's: whether it was found."""
+
+    distinct: Tensor
+    """Whether it was found, and nothing else of the owner's is as near: not by chance."""
+
+    distance: Tensor
+    """`1 - cos` to the best; 1 where there is none."""
+
+
+def accept(pairs: Pairs, leader: Tensor, bar: float, floor: float) -> Accepted:
+    """Decide which pairs count.
+
+    Args:
+        pairs: From `compare`.
+        leader: For every channel of the owner's the first one that it cannot be told from.
+        bar: Cosine beyond what chance gives.
+        floor: Cosine from which on a channel may be a match at all.
+    """
+    channels, distance = leader.numel(), (1 - pairs.cosine).clamp(min=0)
+    nearest = torch.full((channels,), 2.0, dtype=torch.float64)
+    nearest.scatter_reduce_(0, pairs.index, distance, "amin")
+    usual = float(nearest[nearest <= 1 - floor].median()) if bool((nearest <= 1 - floor).any()) else 0.0
+    allowed = (COPIES * nearest).clamp(min=max(EXACT, COPIES * usual))
+    taken = (pairs.cosine >= floor) & (distance <= allowed[pairs.index])
+    match = deal(torch.where(taken, pairs.index, -1), leader)
+    best = _first(match, distance, channels)
+    found = best >= 0
+    at = best.clamp(min=0)
+    near, other = distance[at], 1 - pairs.following[at]
+    clear = (near <= NEARER * other) & (pairs.cosine[at] >= bar)
+    return Accepted(match, best, found, found & clear, torch.where(found, near, 1.0))
+
+
+def deal(match: Tensor, leader: Tensor) -> Tensor:
+    """Channels of the owner's that cannot be told from each other: what goes to one of them is dealt out to all."""
+    if bool((leader == torch.arange(leader.numel())).all()):
+        return match
+    shared = torch.bincount(leader, minlength=leader.numel()) > 1
+    mine = torch.nonzero((match >= 0) & shared[leader[match.clamp(min=0)]]).flatten()
+    group = leader[match[mine]]
+    order = torch.argsort(group, stable=True)
+    members = torch.argsort(leader, stable=True)
+    count = torch.bincount(leader, minlength=leader.numel())
+    start = count.cumsum(0) - count
+    sizes = torch.bincount(group, minlength=leader.numel())
+    rank = torch.arange(mine.numel()) - (sizes.cumsum(0) - sizes)[group[order]]
+    dealt = match.clone()
+    dealt[mine[order]] = members[start[group[order]] + rank % count[group[order]]]
+    return dealt
+
+
+def _first(match: Tensor, distance: Tensor, channels: int) -> Tensor:
+    """For every channel of the owner's the nearest of those that match it, or -1."""
+    order = torch.argsort(distance, descending=True, stable=True)
+    order = order[match[order] >= 0]
+    best = torch.full((channels,), -1, dtype=torch.int64)
+    best.index_put_((match[order],), order)  # the last one to be written is the nearest
+    return best

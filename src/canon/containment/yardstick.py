@@ -1,0 +1,102 @@
+"""How alike two channels are: one cosine over everything that is known of them.
+
+A channel is known by directions (its rows in each layer that makes it, its depthwise kernel) and by single numbers
+(ratios of sizes, offsets). Each direction counts by its effective dimension: rows that vary in few ways tell less.
+Single numbers are put on a circle, so that one of them can never outweigh the rest, and are counted from their mean, so
+that what all channels share says nothing. What counts how much depends on the owner's channels alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from canon.verify.layout import Step
+from canon.verify.side import Part
+
+SINGLES: Final = 0.5
+"""Single numbers together count at most this much of what directions count."""
+
+
+@dataclass(frozen=True, eq=False)
+class Yardstick:
+    """The owner's channels of one step, ready to be compared with."""
+
+    parts: tuple[Part, ...]
+    weights: tuple[Tensor, ...]
+    """By part: the weight of each block."""
+
+    centre: Tensor
+    """Mean of the single numbers on their circles."""
+
+    owner: Tensor
+    """`channels x numbers`, float32, every row of length 1, or 0 where nothing is known."""
+
+    still: Tensor
+    """Whether each channel has no direction at all: nothing that changes ever enters it."""
+
+    @staticmethod
+    def of(step: Step) -> Yardstick:
+        """Made from what the owner's step says."""
+        directions, singles = _split(step.features, step.parts)
+        weights = tuple(_dimensions(block) for block in directions)
+        total = float(sum(float(weight.sum()) for weight in weights))
+        centre = singles.mean(dim=0)
+        spread = float((singles - centre).square().sum(dim=1).mean()) if singles.numel() else 0.0
+        if total and spread > SINGLES * total:
+            weights = tuple(weight * (spread / (SINGLES * total)) for weight in weights)
+        still = torch.ones(step.features.shape[0], dtype=torch.bool)
+        for block in directions:
+            still &= ~block.any(dim=0).any(dim=1)
+        return Yardstick(step.parts, weights, centre, _combined(directions, singles, weights, centre), still)
+
+    def measure(self, features: Tensor, *, flipped: bool = False) -> Tensor:
+        """The same of a suspect's channels; `flipped`: as if each had the other sign."""
+        directions, singles = _split(features, self.parts, -1.0 if flipped else 1.0)
+        return _combined(directions, singles, self.weights, self.centre)
+
+    @cached_property
+    def dimension(self) -> float:
+        """In how many ways the owner's channels differ: `1 / mean cos²` over pairs, as for random vectors."""
+        return float(_dimensions(self.owner[None])[0])
+
+
+def _split(features: Tensor, parts: tuple[Part, ...], sign: float = 1.0) -> tuple[list[Tensor], Tensor]:
+    """Directions, `blocks x channels x numbers` by part, and single numbers as points on circles."""
+    directions, singles, start = [], [features.new_zeros(features.shape[0], 0)], 0
+    for part in parts:
+        columns = features[:, start : start + part.columns]
+        start += part.columns
+        factor = 1.0 if part.exact and part.numbers == 1 else sign
+        if part.numbers > 1:
+            blocks = columns.view(-1, part.blocks, part.numbers).transpose(0, 1)
+            if not part.exact:
+                blocks = blocks / (1 + torch.linalg.vector_norm(blocks, dim=2, keepdim=True))
+            directions.append(factor * blocks)
+        else:
+            singles += [torch.cos(columns), torch.sin(factor * columns)]
+    return directions, torch.cat(singles, dim=1)
+
+
+def _dimensions(blocks: Tensor) -> Tensor:
+    """Effective dimension of each of `blocks x channels x numbers`: 1 / mean cos² over pairs of channels."""
+    count, numbers = blocks.shape[1], blocks.shape[2]
+    unit = torch.nn.functional.normalize(blocks.double(), dim=2)
+    used = unit.square().sum(dim=(1, 2))
+    squares = torch.einsum("bci,bcj->bij", unit, unit).square().sum(dim=(1, 2))
+    pairs = used * (used - 1)
+    mean = torch.where(pairs > 0, (squares - used) / pairs.clamp(min=1), 1 / numbers)
+    return torch.where(used > 0, 1 / mean.clamp(min=1 / numbers, max=1.0), 0.0) if count else used
+
+
+def _combined(directions: list[Tensor], singles: Tensor, weights: tuple[Tensor, ...], centre: Tensor) -> Tensor:
+    found = [
+        (blocks * weight.sqrt()[:, None, None]).transpose(0, 1).flatten(1)
+        for blocks, weight in zip(directions, weights, strict=True)
+    ]
+    whole = torch.cat([*found, singles - centre], dim=1)
+    return torch.nn.functional.normalize(whole, dim=1).float()
