@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,6 +96,11 @@ class Compared:
     """By layout key: residuals of tensors whose entries have no freedom."""
 
     location: Location | None = None
+    """Where the owner's network stands in the suspect; None where plain equality holds."""
+
+    alone: Location | None = None
+    """Where it stands in the recovered suspect, if there is nothing beside it."""
+
     notes: tuple[str, ...] = ()
 
     @property
@@ -105,6 +111,8 @@ class Compared:
     @property
     def equal(self) -> bool:
         """Whether every number of the owner's was compared and agrees."""
+        if self.alone is not None:
+            return self.worst <= self.tolerance and all(residual <= self.tolerance for residual in self.fixed.values())
         if self.certificate is not None:
             return self.certificate.passed
         return (
@@ -117,10 +125,12 @@ class Compared:
     @property
     def worst(self) -> float:
         """The worst residual."""
+        if self.alone is not None:
+            return inf if self.alone.worst is None else self.alone.worst
         if self.certificate is not None:
             return self.certificate.max_rel_err
         if self.alignment is None:
-            return float("inf")
+            return inf
         return max(self.alignment.worst, *self.fixed.values(), 0.0)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from torch import Tensor, nn
 
@@ -19,8 +19,6 @@ from canon.verify.function import Comparison, Inputs, compare_models
 from canon.verify.precision import cast
 from canon.verify.traced import Traced
 
-if TYPE_CHECKING:
-    from canon.containment import Location
 
 RECOVERY_FORMAT: Final = "canon-recovery"
 """What a document of a recovery without a verdict calls itself."""
@@ -114,13 +112,16 @@ def equality_of(compared: Compared) -> dict[str, Any] | None:
         form = "canonical" if certificate.canonical else "folded" if certificate.folded else "given"
     elif compared.form.changed:
         form = "folded"
+    if compared.alone is not None:
+        form = "canonical"
     return {
         "by": "reference" if certificate is not None else "layout key",
         "passed": compared.equal,
         "form": form,
         "worst": compared.worst,
         "tolerance": compared.tolerance,
-        "established": _established(compared),
+        "established": compared.alone is not None or _established(compared),
+        "alone": compared.alone is not None,
         "narrowed": certificate is not None and certificate.narrowed,
         "numbers": coverage.numbers,
         "share": coverage.share,
@@ -133,7 +134,7 @@ def equality_of(compared: Compared) -> dict[str, Any] | None:
 def _incomparable(compared: Compared) -> dict[str, Any]:
     return {
         "by": "layout key", "passed": False, "form": "given", "worst": None, "tolerance": compared.tolerance,
-        "established": False, "narrowed": False, "numbers": 0, "share": 0.0, "coverage": {"uncompared": []}, "fixed": {},
+        "established": False, "alone": False, "narrowed": False, "numbers": 0, "share": 0.0, "coverage": {"uncompared": []}, "fixed": {},
         "reason": "the recovered model has other widths than what was registered",
     }  # fmt: skip
 
@@ -185,8 +186,3 @@ def function_of(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[I
         "comparisons": [item.to_dict() for item in found],
         "recovered": [item.to_dict() for item in recovered],
     }
-
-
-def containment_of(location: Location) -> dict[str, Any]:
-    """Where the owner's network was found inside the suspect, as plain data."""
-    return location.to_dict()

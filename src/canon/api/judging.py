@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from canon.api.comparing import Compared, Example, Owner, compare
-from canon.api.documents import containment_of, equality_of, function_of, network_of, recovery_of
+from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
+from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.marks import read_mark
 from canon.errors import CanonError
 from canon.verify import Alignment, LayoutKey, Matching
@@ -19,7 +20,6 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
 from canon.verify.function import Inputs, given_probes, random_probes
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
-from canon.verify.precision import cast
 from canon.verify.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -132,7 +132,12 @@ def judge(
     )
     function = function_of(compared, owner, calls)
     if compared.structure is None and not _settled(compared, function):
-        compared = replace(compared, location=_located(compared, owner, ancestors))
+        location = find(compared, owner, ancestors)
+        compared = replace(compared, location=location)
+        if location.answer == "contained" and options.layers is None:
+            alone = nothing_added(compared, owner, ancestors)
+            if alone is not None:
+                compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
     mark, watermark = None, None
     if watermark_key is not None:
         mark, watermark = read_mark(compared, owner, watermark_key, options)
@@ -146,7 +151,7 @@ def judge(
         "equality": equality_of(compared),
         "alignment": None if compared.alignment is None else alignment_figures(compared.alignment),
         "certificate": None if compared.certificate is None else certificate_figures(compared.certificate),
-        "containment": None if compared.location is None else containment_of(compared.location),
+        "containment": _containment(compared, owner, calls),
         "function": function,
         "watermark": watermark,
         "priority": asdict(_priority(claim, reference, layout_key, watermark_key, options)),
@@ -171,11 +176,10 @@ def _settled(compared: Compared, function: Document) -> bool:
     return compared.equal and None not in known and bool(known)
 
 
-def _located(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Location | None:
-    from canon.containment import locate
-
-    example = cast(owner.example, compared.suspect)
-    return locate(compared.suspect, owner.anchor, example, ancestors=ancestors)
+def _containment(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[Inputs]]) -> Document | None:
+    if compared.location is None:
+        return None
+    return containment_figures(compared.location, compared, owner, calls)
 
 
 def _priority(

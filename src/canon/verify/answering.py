@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any, Final
 
-from canon.verify.answers import Answers, Function, FunctionWord, MarkAnswer, Network, Priority
+from canon.verify.answers import Answers, Function, FunctionWord, MarkAnswer, Network, NetworkWord, Priority
 from canon.verify.mark import ALPHA
 
 LARGEST_TOLERANCE: Final = 1e-2
@@ -19,6 +20,9 @@ AGREE_ROUNDINGS: Final = 16
 
 DISAGREE: Final = 0.1
 """Outputs disagree if one differs by more."""
+
+MOST_OF_IT: Final = 0.5
+"""Share of the owner's layers and numbers that must be found before a network is called derived."""
 
 Document = Mapping[str, Any]
 
@@ -74,10 +78,11 @@ def _network(document: Document, function: Function) -> Network:
         if found.answer == "equal" or containment is None:
             return found
     if containment is not None:
+        word, reason = _contained(containment, unusual_options(document["options"]))
         return Network(
-            containment["answer"],
-            containment["reason"],
-            compared=containment["coverage"],
+            word,
+            reason,
+            compared=containment["numbers_found"] / max(1, containment["numbers"]),
             coverage=containment["coverage"],
             residual=containment["residual"],
             missing=_not_found(containment),
@@ -85,6 +90,26 @@ def _network(document: Document, function: Function) -> Network:
         )
     why = "nothing was compared" if equality is None else equality["reason"]
     return Network("not decided", str(why), missing=missing)
+
+
+def _contained(containment: Document, unusual: tuple[str, ...]) -> tuple[NetworkWord, str]:
+    """What was located, in the weaker word where tensors without channels, or the function, say less."""
+    word, reason, tolerance = containment["answer"], containment["reason"], containment["tolerance"]
+    fixed = {name: inf if residual is None else residual for name, residual in containment["fixed"].items()}
+    beyond = [name for name, residual in fixed.items() if not residual <= tolerance]
+    differences = [item["difference"] for item in containment["function"]]
+    if word == "contained" and beyond:
+        word, reason = "derived", f"{reason}; but {len(beyond)} tensors without channels differ, first '{beyond[0]}'"
+    if word == "contained" and not all(d is not None and d <= AGREE for d in differences):
+        word, reason = "derived", f"{reason}; but what was extracted does not compute what the owner's network does"
+    if word == "contained" and unusual:
+        word, reason = "derived", f"{reason}; asked for: {'; '.join(unusual)}"
+    layers = containment["layers_found"] / max(1, containment["layers_in_all"])
+    numbers = containment["numbers_found"] / max(1, containment["numbers"])
+    if word in ("contained", "derived") and min(layers, numbers) < MOST_OF_IT:
+        share = f"{layers:.0%} of the owner's layers and {numbers:.0%} of its numbers were found"
+        return "not decided", f"{reason}; but only {share}"
+    return word, reason
 
 
 def _not_found(containment: Document) -> tuple[dict[str, Any], ...]:

@@ -94,7 +94,11 @@ def _equality(document: Document) -> None:
         and found["numbers"] > 0
         and (found["narrowed"] or not missing)
     )
+    if found["alone"]:
+        passed = passed and all(residual is not None and residual <= found["tolerance"] for residual in found["fixed"].values())
     _same("equality", found["passed"], bool(passed))
+    if found["alone"]:
+        return
     if certificate is None:
         _same("equality", found["by"], "layout key")
         worst = [0.0 if alignment is None else alignment["worst"], *found["fixed"].values()]

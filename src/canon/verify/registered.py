@@ -67,6 +67,11 @@ class Registered:
     outputs: Tensor | None = None
     """`probes x numbers`; None where the model could not be run."""
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """By fixed tensor: its numbers."""
+        return {name: prod(shape) for name, (shape, _) in self.fixed.items()}
+
     @staticmethod
     def of(traced: Traced, seed: int) -> Registered:
         """Of a model that is being registered."""

@@ -1,0 +1,106 @@
+"""The owner's network inside the suspect: what was found of it, counted in numbers and layers, and what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import nn
+
+from canon.api.comparing import Compared, Owner
+from canon.graph.tensors import tensor_names
+from canon.verify.fixed import fixed_tensors
+from canon.verify.function import Comparison, Inputs, compare_models
+from canon.verify.precision import alike, cast
+from canon.verify.residuals import fixed_residual
+from canon.verify.traced import Traced
+
+if TYPE_CHECKING:
+    from canon.containment import Location
+
+ALIKE: Final = 0.7
+"""A tensor with fixed coordinates was found if it is no farther from the owner's than this, relative to its size."""
+
+
+def find(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Location:
+    """Look for the owner's network in the suspect as it was given."""
+    from canon.containment import locate
+
+    return locate(compared.suspect, owner.anchor, cast(owner.example, compared.suspect), ancestors=ancestors)
+
+
+def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Location | None:
+    """The owner's network in the recovered suspect, if nothing stands beside it there; None otherwise.
+
+    An owner's channels that do nothing cannot be told from each other, and recovery may keep others in their place.
+    Then order and scale alone do not make both models one, and yet there is nothing that either has and the other has not.
+    """
+    from canon.containment import locate
+
+    recovered = compared.formed
+    if compared.result is None or recovered is None:
+        return None
+    example = cast(owner.example, recovered)
+    ours = Traced.of(recovered, example).architecture.shapes
+    if any(size > most for name in ours for size, most in zip(ours[name], owner.architecture.shapes[name], strict=True)):
+        return None
+    found = locate(recovered, owner.anchor, example, ancestors=ancestors)
+    return found if found.answer == "contained" and not found.refitted else None
+
+
+def containment_figures(
+    location: Location, compared: Compared, owner: Owner, calls: Mapping[str, Sequence[Inputs]]
+) -> dict[str, Any]:
+    """What was found, as plain data."""
+    figures = location.to_dict()
+    fixed, sizes = fixed_figures(location, owner)
+    layers, numbers = _shares(location, owner)
+    near = [name for name, residual in fixed.items() if residual <= ALIKE]
+    owner_function: tuple[Comparison, ...] = ()
+    if location.model is not None:
+        random = {"random": calls["random"]}
+        if owner.model is not None:
+            owner_function = compare_models(location.model, owner.model, random)
+        else:
+            assert owner.key is not None, "one of them is given"
+            owner_function = owner.key.compare_function(location.model)
+    return {
+        **figures,
+        "fixed": fixed,
+        "layers_in_all": len(layers) + len(fixed),
+        "layers_found": sum(share >= 0.5 for share in layers.values()) + len(near),
+        "numbers": sum(numbers.values()) + sum(sizes.values()),
+        "numbers_found": round(sum(numbers[name] * layers[name] for name in layers)) + sum(sizes[name] for name in near),
+        "function": [asdict(item) for item in owner_function],
+        "tolerance": compared.tolerance,
+    }
+
+
+def _shares(location: Location, owner: Owner) -> tuple[dict[str, float], dict[str, int]]:
+    """By layer of the owner's: the share of its channels that was found, and its numbers."""
+    found = {layer.name: layer.found / layer.channels if layer.channels else 0.0 for layer in location.layers}
+    shapes = owner.architecture.shapes
+    return (
+        {name: found.get(name, 0.0) for name in shapes},
+        {name: int(torch.Size(shape).numel()) for name, shape in shapes.items()},
+    )
+
+
+def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], dict[str, int]]:
+    """By tensor whose entries have no freedom: its residual in the extracted model, and its numbers."""
+    if location.model is None:
+        return {}, {}
+    if owner.model is None:
+        assert owner.key is not None, "one of them is given"
+        found, coverage = owner.key.compare_fixed(location.model, cast(owner.example, location.model))
+        missing = {item.what: float("inf") for item in coverage.uncompared}
+        sizes = {} if owner.key.registered is None else owner.key.registered.sizes
+        return {**found, **missing}, {name: sizes.get(name, 0) for name in (*found, *missing)}
+    reference, extracted = alike(owner.model, location.model)
+    theirs = fixed_tensors(Traced.of(reference, cast(owner.example, reference)))
+    ours, _ = tensor_names(extracted)
+    found = {name: fixed_residual(ours[name], t) if name in ours else float("inf") for name, t in theirs.items()}
+    return found, {name: tensor.numel() for name, tensor in theirs.items()}
+
