@@ -43,7 +43,7 @@ def make_corpus(folder: Path) -> None:
         architecture="0",
         shapes={"first": (8, 8, 3, 3)},
         message=watermarks.Message.random(seed=0, bits=16),
-        tensors={"projection": torch.randn(16, 72)},
+        tensors={"projection": torch.randn(72, 16)},
     )
     key.save(folder / "owner.key")
 

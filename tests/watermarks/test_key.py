@@ -19,7 +19,7 @@ from tests.watermarks.small import small_digits
 
 def a_key() -> Key:
     return Key(
-        scheme="uchida17",
+        scheme="not_installed",  # of a scheme that is not there, a key must be plain data and no more
         architecture="abc",
         shapes={"b.conv": (4, 3, 1, 1), "a.fc": (10, 4)},
         message=Message.from_text("ours"),
@@ -43,7 +43,8 @@ def test_round_trip(tmp_path: Path) -> None:
 
 def test_a_key_without_tensors(tmp_path: Path) -> None:
     path = tmp_path / "key"
-    Key("lottery", "abc", {"fc": (1, 1)}, Message((1,))).save(path)
+    place: dict[str, str | int] = {"layer": "fc", "row": 0, "column": 3}
+    Key("lottery", "abc", {"fc": (29, 32)}, Message.from_text("ours"), place).save(path)
     assert load_key(path).tensors == {}
 
 

@@ -174,7 +174,7 @@ def show(
 def _document(found: Extraction) -> dict[str, Any]:
     """An extraction for a program."""
     values = asdict(found)
-    values["bits"] = "".join(map(str, found.bits))
+    values["bits"] = "".join("?" if bit is None else str(bit) for bit in found.bits)
     values["expected"] = "".join(map(str, found.expected))
     return values | {"matched": found.matched, "total": found.total}
 
@@ -182,6 +182,8 @@ def _document(found: Extraction) -> dict[str, Any]:
 def _sentence(found: Extraction) -> str:
     """An extraction for a person."""
     lines = [f"{found.scheme}: similarity {found.similarity:.4f}, {found.matched} of {found.total} bits"]
+    if found.unread:
+        lines.append(f"{found.unread} bits say nothing and count as wrong")
     lines += [f"{name}: {value}" for name, value in found.details.items()]
     if found.shape_mismatch:
         lines.append("other shapes than the key expects, so this is chance level; recover the model first:")

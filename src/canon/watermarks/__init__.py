@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from canon.watermarks.controls import Controls
 from canon.watermarks.data import Dataset
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import EmbedResult, Extraction, Scheme, Target
@@ -24,6 +25,7 @@ __all__ = [
     "Message",
     "Key",
     "Extraction",
+    "Controls",
     "EmbedResult",
     "Dataset",
     "TrainOptions",

@@ -42,10 +42,19 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
 from canon.watermarks.reading import Reader, Reading, spatial_mean
+from canon.watermarks.schema import (
+    integer,
+    require_images,
+    require_independent,
+    require_norms,
+    require_settings,
+    require_tensors,
+)
 
 CENTRE_STRENGTH = 0.1
 MESSAGE_STRENGTH = 3.0
 SAMPLES = 8
+MOST_CLASSES = 1_000_000
 
 
 class ClassCentres(Embedding):
@@ -146,14 +155,31 @@ class DeepSigns(Scheme):
         """Draw class, projections and centres."""
         return ClassCentres(target)
 
+    def check_key(self, key: Key) -> None:
+        """The norm behind every marked layer, images of one class, and a projection for every layer's part of the bits."""
+        require_settings(key, ("norms", "class"))
+        require_norms(key, key.shapes)
+        integer(key, "class", 0, MOST_CLASSES)
+        widths = [shape[0] for shape in key.shapes.values()]
+        parts = shared_out(len(key.message), widths)
+        projections = {
+            f"projection{position}": (part, width)
+            for position, (part, width) in enumerate(zip(parts, widths, strict=True))
+        }
+        samples = tuple(key.tensors["samples"].shape) if "samples" in key.tensors else ()
+        require_tensors(key, {"samples": samples, **projections})
+        require_images(key, "samples", SAMPLES)
+        for name, (part, _) in projections.items():
+            if part:
+                require_independent(key.tensors[name].T, name)
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """Project the mean activation of the stored images."""
-        norms = key.settings["norms"]
-        assert isinstance(norms, dict), "written by key_settings"
+        norms = reader.norms(key, key.tensors["samples"])
         widths = {norms[layer]: shape[0] for layer, shape in key.shapes.items()}
         outputs = reader.activations(widths, key.tensors["samples"])
         scores = [
-            key.tensors[f"projection{position}"] @ (output.mean(0) / output.shape[1] ** 0.5)
+            key.tensors[f"projection{position}"].float() @ (output.mean(0) / output.shape[1] ** 0.5)
             for position, output in enumerate(outputs)
         ]
         joined = torch.cat(scores)

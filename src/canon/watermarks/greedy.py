@@ -20,6 +20,7 @@ Exact output order, input order and scale matter.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import ClassVar
 
 import torch
@@ -30,7 +31,8 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_convolutions, layer_weight
 from canon.watermarks.reading import Reader, Reading
-from canon.watermarks.signature import SignedStatement, sign
+from canon.watermarks.schema import hexadecimal, refused, require_positive, require_settings, require_tensors
+from canon.watermarks.signature import MODULUS_BITS, SignedStatement, sign
 
 STRENGTH = 0.01
 MOST_COLUMNS = 253
@@ -99,6 +101,19 @@ class Greedy(Scheme):
         """Sign the message."""
         return GreedyResiduals(target, sign(target.message.data, target.generator.initial_seed()))
 
+    def check_key(self, key: Key) -> None:
+        """A unit above zero, and a statement, signature and modulus of the right length."""
+        require_settings(key, ("statement", "signature", "modulus"))
+        require_tensors(key, {"unit": ()})
+        require_positive(key, "unit")
+        hexadecimal(key, "statement")
+        signature = hexadecimal(key, "signature", MODULUS_BITS // 4)
+        modulus = hexadecimal(key, "modulus", MODULUS_BITS // 4)
+        if modulus[0] < "8" or int(modulus, 16) % 2 == 0 or signature >= modulus:
+            raise refused(f"the modulus must be odd, of {MODULUS_BITS} bits, and larger than the signature")
+        if sum(prod(shape) for shape in key.shapes.values()) < len(key.message):
+            raise refused("its layers have fewer weights than the message has bits")
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """The signs of the residuals, against the bits that the stored signature gives."""
         signed = SignedStatement(
@@ -108,12 +123,13 @@ class Greedy(Scheme):
         )
         expected = signed.bits(len(key.message))
         values = residuals(pooled_rows(reader.marked_weights(key), len(expected)))
-        values = values / key.tensors["unit"]
+        values = values / key.tensors["unit"].float()
+        valid = signed.statement == key.message.data and signed.valid
+        if not valid:  # anybody can choose bits that nobody signed
+            values = torch.zeros_like(values)
         return Reading(
             values,
             margin=float((values * expected.signs()).min()),
             expected=expected,
-            details={
-                "signature valid": signed.valid and signed.statement == key.message.data,
-            },
+            details={"signature valid": valid},
         )

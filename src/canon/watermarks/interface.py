@@ -8,19 +8,22 @@ mark by default, how many bits they hold, the part in training, and the reading.
 from __future__ import annotations
 
 import copy
+import secrets
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
 from canon.errors import KeyFileError, WatermarkError
+from canon.watermarks.controls import COUNT, KINDS, ControlReader, Controls, Kind, Recorder, draws
 from canon.watermarks.data import Dataset
 from canon.watermarks.embedding import Embedding
-from canon.watermarks.key import Key
+from canon.watermarks.key import Key, check_key
 from canon.watermarks.layers import architecture, check_layers, layer_weight
 from canon.watermarks.message import DEFAULT_BITS, Message
 from canon.watermarks.reading import Reader, Reading
@@ -56,8 +59,8 @@ class Extraction:
 
     scheme: str
     """Name of the scheme."""
-    bits: tuple[int, ...]
-    """Message bits as read."""
+    bits: tuple[int | None, ...]
+    """Message bits as read; None where a score of zero or NaN says neither 0 nor 1, which counts as wrong."""
     expected: tuple[int, ...]
     """Message bits as embedded, or the bits that the scheme derives from the message."""
     similarity: float
@@ -72,6 +75,8 @@ class Extraction:
     """What was read: tensors by name, and outputs as `<module> output`."""
     alternatives: int = 1
     """Among how many places the key was free to choose the one that fits best; luck has as many tries."""
+    carries_alone: bool = True
+    """Whether bits of a wrong key are fair coins, so that the mark alone can rule out luck (`Scheme.carries_alone`)."""
 
     @property
     def total(self) -> int:
@@ -85,8 +90,13 @@ class Extraction:
 
     @property
     def message(self) -> Message:
-        """The message as read."""
-        return Message(self.bits)
+        """The message as read, with 0 for bits that say nothing."""
+        return Message(tuple(bit or 0 for bit in self.bits))
+
+    @property
+    def unread(self) -> int:
+        """Number of message bits that say nothing."""
+        return self.bits.count(None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +126,11 @@ class Scheme(ABC):
     """Length of a message drawn by seed."""
     settled_margin: ClassVar[float]
     """Margin from which the message counts as in with room to spare."""
+    carries_alone: ClassVar[bool] = True
+    """Whether the bits that a key reads from a model without its mark are fair coins. They are where the key is drawn
+    and never trained; where it is not so, no p-value of the mark alone is small enough for a verdict."""
+    unmarked: ClassVar[tuple[Kind, ...]] = KINDS
+    """Changes to the marked layers that take the mark away; the key is read after them, as a control."""
 
     @abstractmethod
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
@@ -132,6 +147,14 @@ class Scheme(ABC):
     @abstractmethod
     def read(self, reader: Reader, key: Key) -> Reading:
         """Read every carrier by way of `reader`, which copes with other shapes."""
+
+    def check_key(self, key: Key) -> None:
+        """Raise a KeyFileError unless the key's tensors and settings are what this scheme writes; see `schema`.
+
+        Called for every key that is made, loaded or read. That a key is plain data was checked before; by default
+        that is all.
+        """
+        return None
 
     @final
     def embed(
@@ -193,8 +216,38 @@ class Scheme(ABC):
         return self._key(*self._prepared(model, dataset, message, seed, layers))
 
     @final
-    def extract(self, model: nn.Module, key: Key) -> Extraction:
-        """Read the message; on a model of other shapes too, which the result then says."""
+    def extract(self, model: nn.Module, key: Key, example: Tensor | None = None) -> Extraction:
+        """Read the message; on a model of other shapes too, which the result then says.
+
+        `example` is an input of the model. Some schemes look at how the model is wired; without one they read its program.
+        """
+        self._check(model, key)
+        reader = Reader(model, example)
+        return self._judged(key, reader, self.read(reader, key))
+
+    @final
+    def controls(
+        self, model: nn.Module, key: Key, count: int = COUNT, seed: int | None = None, example: Tensor | None = None
+    ) -> Controls:
+        """Read the key from models that it cannot have marked: `model` with other numbers in the marked places.
+
+        `seed` draws the numbers; without one they are fresh, so that no key can be made to fit them.
+        """
+        self._check(model, key)
+        seed = secrets.randbits(48) if seed is None else seed
+        values = Recorder(Reader(model, example))
+        matched: list[int] = []
+        total = len(key.message)
+        for kind, generator in draws(self.unmarked, count, seed):
+            reader = ControlReader(values, kind, generator)
+            found = self._judged(key, reader, self.read(reader, key))
+            matched.append(found.matched)
+            total = found.total
+        kinds = tuple(kind for kind, _ in draws(self.unmarked, count, seed))
+        return Controls(self.name, seed, kinds, tuple(matched), total, self.carries_alone)
+
+    def _check(self, model: nn.Module, key: Key) -> None:
+        """Refuse keys that are not this scheme's, or not for this model."""
         if key.scheme != self.name:
             raise KeyFileError(
                 f"the key belongs to the scheme '{key.scheme}', not to '{self.name}'",
@@ -205,22 +258,32 @@ class Scheme(ABC):
                 "the key belongs to another architecture: the model's layers have other names",
                 hint="Give the model that was marked, or its obfuscated or recovered form.",
             )
-        reader = Reader(model)
-        reading = self.read(reader, key)
-        bits = tuple(int(bit) for bit in reading.scores > 0)
+        check_key(key)
+        check_layers(model, key.layers)
+
+    def _judged(self, key: Key, reader: Reader, reading: Reading) -> Extraction:
+        """What was read, bit by bit, against what the key expects."""
         expected = (reading.expected or key.message).bits
+        scores = reading.scores.detach().double().cpu()
+        if scores.shape != (len(expected),):
+            raise WatermarkError(
+                f"the scheme read {tuple(scores.shape)} scores for {len(expected)} bits", where=self.name
+            )
+        bits = tuple(None if score == 0 or not isfinite(score) else int(score > 0) for score in scores.tolist())
         right = sum(have == want for have, want in zip(bits, expected, strict=True))
-        similarity = reading.similarity
+        similarity = right / len(bits) if reading.similarity is None else reading.similarity
+        margin = reading.margin if isfinite(reading.margin) else 0.0
         return Extraction(
             scheme=self.name,
             bits=bits,
             expected=expected,
-            similarity=right / len(bits) if similarity is None else similarity,
-            margin=reading.margin,
+            similarity=min(1.0, max(0.0, similarity)) if isfinite(similarity) else 0.0,
+            margin=min(margin, 0.0) if None in bits else margin,
             shape_mismatch=reader.mismatches,
             details=reading.details,
             alternatives=reading.alternatives,
             sources=reader.sources,
+            carries_alone=self.carries_alone,
         )
 
     @final

@@ -26,6 +26,7 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
 from canon.watermarks.reading import Reader, Reading, read_signs
+from canon.watermarks.schema import require_norms, require_settings, require_tensors
 
 STRENGTH = 1.0
 
@@ -75,9 +76,14 @@ class IprGan(Scheme):
         """Set the signs."""
         return ScaleSigns(target)
 
+    def check_key(self, key: Key) -> None:
+        """The norm behind every marked layer, and nothing else."""
+        require_settings(key, ("norms",))
+        require_tensors(key, {})
+        require_norms(key, key.shapes)
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """Signs of the norm scales."""
-        norms = key.settings["norms"]
-        assert isinstance(norms, dict), "written by key_settings"
+        norms = reader.norms(key)
         scales = torch.cat([reader.parameter(norms[layer], "weight", shape[:1]) for layer, shape in key.shapes.items()])
         return read_signs(scales, key.message)

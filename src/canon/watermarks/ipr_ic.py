@@ -35,6 +35,7 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import last_normalised, layer_weight, norms_of
 from canon.watermarks.reading import Reader, Reading, read_signs, watched
+from canon.watermarks.schema import refused, require_images, require_norms, require_settings, require_tensors
 
 STRENGTH = 0.006
 TRIGGERS = 16
@@ -90,11 +91,25 @@ class IprIc(Scheme):
         """Draw key signs and trigger."""
         return KeyedUnits(target)
 
+    def check_key(self, key: Key) -> None:
+        """The norm behind every marked layer, trigger images, and a sign for every unit."""
+        require_settings(key, ("norms",))
+        require_norms(key, key.shapes)
+        require_tensors(
+            key,
+            {
+                "trigger": tuple(key.tensors["trigger"].shape) if "trigger" in key.tensors else (),
+                "key_signs": (sum(shape[0] for shape in key.shapes.values()),),
+            },
+        )
+        require_images(key, "trigger", TRIGGERS)
+        if not bool((key.tensors["key_signs"].abs() == 1).all()):
+            raise refused("the tensor 'key_signs' must hold −1 and 1 alone")
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """Signs of the keyed units on the stored trigger."""
-        norms = key.settings["norms"]
-        assert isinstance(norms, dict), "written by key_settings"
+        norms = reader.norms(key, key.tensors["trigger"])
         widths = {norms[layer]: shape[0] for layer, shape in key.shapes.items()}
         outputs = reader.activations(widths, key.tensors["trigger"])
         units = torch.cat([output.mean(0) for output in outputs])
-        return read_signs(units * key.tensors["key_signs"], key.message)
+        return read_signs(units * key.tensors["key_signs"].float(), key.message)

@@ -11,13 +11,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from torch import Tensor
 
 from canon._safetensors import read_key, write_safetensors
 from canon.errors import KeyFileError, WatermarkError
 from canon.watermarks.message import Message
+from canon.watermarks.schema import MOST_BITS, check_plain
 
 FORMAT: Final = "canon-watermark-key"
 VERSION: Final = 1
@@ -43,6 +44,9 @@ class Key:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """The scheme's secrets: projections, passports, networks, samples."""
 
+    def __post_init__(self) -> None:
+        check_key(self)
+
     @property
     def layers(self) -> tuple[str, ...]:
         """Names of the watermark-bearing layers."""
@@ -62,17 +66,42 @@ class Key:
         write_safetensors(Path(path), self.tensors, {"canon": json.dumps(header, sort_keys=True)})
 
 
+def check_key(key: Key) -> None:
+    """Raise a KeyFileError unless a key holds what its scheme writes; of an unknown scheme, unless it is plain data."""
+    from canon.watermarks.registry import known  # schemes import keys
+
+    check_plain(key)
+    scheme = known(key.scheme)
+    if scheme is not None:
+        scheme.check_key(key)
+
+
 def load_key(path: str | Path) -> Key:
     """Read a key file written by `Key.save`. It may come from anybody: whatever is wrong with it is a KeyFileError."""
     header, tensors = read_key(path, FORMAT, VERSION, "watermark key", "`canon watermark embed` or Key.save")
     try:
         return Key(
-            scheme=str(header["scheme"]),
-            architecture=str(header["architecture"]),
-            shapes={str(layer): tuple(map(int, shape)) for layer, *shape in header["shapes"]},
-            message=Message.of(int(bit) for bit in header["bits"]),
-            settings=dict(header["settings"]),
+            scheme=header["scheme"],
+            architecture=header["architecture"],
+            shapes=_shapes(header["shapes"]),
+            message=_message(header["bits"]),
+            settings=header["settings"],
             tensors=tensors,
         )
+    except KeyFileError as error:
+        raise KeyFileError(error.message, where=str(path), hint=error.hint) from error
     except (KeyError, TypeError, ValueError, WatermarkError) as error:
-        raise KeyFileError(f"the key file's header is incomplete: {error}", where=str(path)) from error
+        raise KeyFileError(f"the key file's header is incomplete: {error!s:.200}", where=str(path)) from error
+
+
+def _shapes(rows: list[list[Any]]) -> dict[str, tuple[int, ...]]:
+    shapes = {layer: tuple(sizes) for layer, *sizes in rows}
+    if len(shapes) != len(rows):
+        raise ValueError("a layer is named twice")
+    return shapes
+
+
+def _message(digits: Any) -> Message:
+    if not isinstance(digits, str) or set(digits) - {"0", "1"} or len(digits) > MOST_BITS:
+        raise ValueError("the message must be a text of zeros and ones")
+    return Message.of(map(int, digits))

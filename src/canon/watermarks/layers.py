@@ -80,6 +80,30 @@ def normalised_convolutions(model: nn.Module, images: Tensor) -> dict[str, str]:
     return {name: pairs[name] for name in undivided_convolutions(model) if name in pairs}
 
 
+def written_norms(model: nn.Module) -> dict[str, str]:
+    """`normalised_convolutions` from the model's program, where there are no images to run: {conv: norm}."""
+    import torch.fx
+
+    try:
+        graph = torch.fx.symbolic_trace(model).graph
+    except Exception as error:  # tracing runs the user's own code on stand-ins for tensors
+        raise WatermarkError(
+            f"the norms behind the marked layers cannot be found without an input: {type(error).__name__}: {error}",
+            hint="Give an example input.",
+        ) from error
+    convolutions = undivided_convolutions(model)
+    modules = dict(model.named_modules())
+    pairs: dict[str, str] = {}
+    for node in graph.nodes:
+        norm = modules.get(str(node.target)) if node.op == "call_module" else None
+        if not isinstance(norm, nn.BatchNorm2d) or not norm.affine or not node.args:
+            continue
+        source = node.args[0]
+        if isinstance(source, torch.fx.Node) and source.op == "call_module" and source.target in convolutions:
+            pairs[str(source.target)] = str(node.target)
+    return {name: pairs[name] for name in convolutions if name in pairs}
+
+
 def last_normalised(model: nn.Module, images: Tensor, count: int) -> tuple[str, ...]:
     """The last `count` convolutions with a norm of their own, or as many as there are."""
     names = tuple(normalised_convolutions(model, images))

@@ -35,12 +35,14 @@ from torch.nn import functional
 
 from canon.errors import WatermarkError
 from canon.watermarks import qr
+from canon.watermarks.controls import Kind
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import layer_weight, weighted_layers
 from canon.watermarks.message import Message
 from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.schema import integer, refused, require_settings, require_tensors
 
 SPARSITY = 0.5
 DUST = 1e-6
@@ -130,6 +132,7 @@ class Lottery(Scheme):
     name: ClassVar[str] = "lottery"
     reference: ClassVar[str] = "Chen et al., You are caught stealing my lottery ticket, NeurIPS 2021"
     settled_margin: ClassVar[float] = 1.0
+    unmarked: ClassVar[tuple[Kind, ...]] = ("redrawn", "permuted")  # a sign does not change what is zero
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
         """Linear layers and undivided convolutions, spatial ones alone if they have room."""
@@ -156,6 +159,18 @@ class Lottery(Scheme):
             raise WatermarkError(f"a QR code holds whole bytes, but the message has {len(target.message)} bits")
         return Ticket(target)
 
+    def check_key(self, key: Key) -> None:
+        """A place for the code in one of the layers, and a message that fits into it."""
+        require_tensors(key, {})
+        require_settings(key, ("layer", "row", "column"))
+        shape = key.shapes.get(str(key.settings["layer"]))
+        if shape is None or len(shape) < 2 or min(shape[:2]) < qr.SIZE:
+            raise refused("the code's layer must be one of the marked ones and have room for the code")
+        integer(key, "row", 0, shape[0] - qr.SIZE)
+        integer(key, "column", 0, shape[1] - qr.SIZE)
+        if len(key.message) % 8 or len(key.message) > 8 * qr.CAPACITY:
+            raise refused(f"a QR code holds up to {qr.CAPACITY} whole bytes, not {len(key.message)} bits")
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """Crop the sparsity pattern, compare it with the code, and decode it."""
         layer, row, column = (key.settings[name] for name in ("layer", "row", "column"))
@@ -167,12 +182,15 @@ class Lottery(Scheme):
         carriers = ~qr.pattern_cells()
         expected = Message.of(qr.encode(key.message.data)[carriers].astype(int))
         scores = torch.from_numpy(np.where(found[carriers], 1.0, -1.0))
+        if not 0 < float(weight.abs().max()) < torch.inf:  # a layer of zeros, or not of numbers, shows no pattern
+            scores = torch.zeros_like(scores)
         return Reading(
             scores,
             margin=float((scores * expected.signs()).min()),
             expected=expected,
             details={"decoded": _decoded(found)},
-            alternatives=places(key.shapes.values()),
+            # All layers of the model and not the key's: a forger would name the one that fits, and say that it is small.
+            alternatives=max(places(key.shapes.values()), places(reader.layer_shapes().values())),
         )
 
 

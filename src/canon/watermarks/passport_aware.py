@@ -102,6 +102,18 @@ class PassportAware(PassportScheme):
         """Draw passports and transforms."""
         return TransformedBranch(target)
 
+    def private_shapes(self, key: Key) -> dict[str, tuple[int, ...]]:
+        """The passports and their MLPs."""
+        shapes = super().private_shapes(key)
+        norms = key.settings["norms"]
+        assert isinstance(norms, dict), "checked by the schema"
+        widths = [shape[0] for layer, shape in key.shapes.items() if layer in norms]
+        for position, width in enumerate(widths):
+            hidden = max(1, width // REDUCTION)
+            shapes[f"transforms.{position}.0.weight"] = (hidden, width)
+            shapes[f"transforms.{position}.2.weight"] = (width, hidden)
+        return shapes
+
     def transformed(self, key: Key, position: int, value: Tensor) -> Tensor:
         """The layer's MLP, from the key."""
         hidden = functional.linear(value, key.tensors[f"transforms.{position}.0.weight"])

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from math import prod
 from typing import ClassVar
 
 import torch
@@ -28,6 +29,15 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import layer_weight, normalised_convolutions
 from canon.watermarks.reading import Reader, Reading, read_signs, sign_agreement
+from canon.watermarks.schema import (
+    LARGEST_STATISTIC,
+    refused,
+    require_independent,
+    require_norms,
+    require_numbers,
+    require_settings,
+    require_tensors,
+)
 from canon.watermarks.train import accuracy
 
 SCALE_DECAY = 1e-5
@@ -165,10 +175,34 @@ def _divert(
 class PassportScheme(Scheme):
     """What deepipr and passport_aware have in common."""
 
+    def check_key(self, key: Key) -> None:
+        """Passports for layers with a norm behind them, and the statistics of the private path."""
+        require_settings(key, ("norms", "all norms"))
+        norms, names = key.settings["norms"], key.settings["all norms"]
+        if not isinstance(norms, Mapping) or not norms or not set(norms) <= set(key.shapes):
+            raise refused("the setting 'norms' must name the norms behind marked layers")
+        require_norms(key, norms)
+        if not isinstance(names, list) or len(set(names)) != len(names) or not set(norms.values()) <= set(names):
+            raise refused("the setting 'all norms' must name every norm of the model once")
+        shapes = self.private_shapes(key)
+        statistics = [f"{kind}{position}" for kind in ("mean", "variance") for position in range(len(names))]
+        widths = {name: (len(key.tensors[name]),) for name in statistics if name in key.tensors and key.tensors[name].ndim}
+        require_tensors(key, {**dict.fromkeys(statistics, (0,)), **widths, **shapes}, LARGEST_STATISTIC)
+        for name, shape in shapes.items():
+            require_numbers(key, name, shape)
+        for position in range(len(_norms(key))):
+            for name in (f"scale{position}", f"shift{position}"):
+                require_independent(key.tensors[name][:, None], name)
+
+    def private_shapes(self, key: Key) -> dict[str, tuple[int, ...]]:
+        """The tensors of the private path and their shapes, but for running statistics."""
+        sizes = [prod(key.shapes[layer][1:]) for layer in _norms(key)]
+        return {f"{kind}{at}": (size,) for kind in ("scale", "shift") for at, size in enumerate(sizes)}
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """Signs of the private scales: `mean(sign(γ) == b)` per layer, averaged over layers."""
         scales = [
-            reader.weight(layer, key.shapes[layer]).flatten(1) @ key.tensors[f"scale{position}"]
+            reader.weight(layer, key.shapes[layer]).flatten(1) @ key.tensors[f"scale{position}"].float()
             for position, layer in enumerate(_norms(key))
         ]
         joined = torch.cat(scales)

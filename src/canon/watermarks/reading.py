@@ -3,6 +3,8 @@
 An obfuscated model is wider, and its channels lie elsewhere. Reading is still defined: what exists
 is read by index, cropped to the expected shape, and what is missing counts as zero. The score of
 such a reading is a guess (chance level), so every difference is noted and handed to the caller.
+
+A key is a stranger's data, so what it says about the model is looked up in the model instead.
 """
 
 from __future__ import annotations
@@ -10,13 +12,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from canon.errors import WatermarkError
+from canon.errors import CanonError, KeyFileError, WatermarkError
 from canon.watermarks.key import Key
+from canon.watermarks.layers import normalised_convolutions, weighted_layers, written_norms
 from canon.watermarks.message import Message
+
+
+PIXELS_AT_ONCE: Final = 1 << 20
+"""Most pixels of a channel that are run through the model at once."""
+
+ROOM: Final = 4
+"""How many times larger than the model's a tensor may be that a key expects: what is missing counts as zero."""
+
+SPARE_ROOM: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -24,7 +38,7 @@ class Reading:
     """What a scheme read, before it is judged."""
 
     scores: Tensor
-    """One number per message bit; above zero reads as 1."""
+    """One number per message bit: above zero reads as 1, below as 0; zero or not finite is not read at all."""
     margin: float
     """The least agreement of any carrier with what it should say; above zero means all agree."""
     similarity: float | None = None
@@ -38,10 +52,14 @@ class Reading:
 
 
 class Reader:
-    """Reads weights and activations of one model and notes every shape that differs."""
+    """Reads weights and activations of one model and notes every shape that differs.
 
-    def __init__(self, model: nn.Module) -> None:
+    `example` is an input of the model, with which its norms are found where a key brings no images of its own.
+    """
+
+    def __init__(self, model: nn.Module, example: Tensor | None = None) -> None:
         self._model = model
+        self._example = example
         self._mismatches: dict[str, str] = {}
         self._sources: dict[str, None] = {}
 
@@ -70,12 +88,47 @@ class Reader:
             raise WatermarkError(f"the module has no parameter '{name}'", where=module)
         return self._fit(f"{module}.{name}", value.detach().float().cpu(), shape)
 
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every undivided Conv2d's and every Linear's weight, as the model has them."""
+        return {
+            name: tuple(layer.weight.shape)
+            for name, layer in weighted_layers(self._model).items()
+            if isinstance(layer, nn.Linear) or layer.groups == 1
+        }
+
+    def norms(self, key: Key, images: Tensor | None = None) -> dict[str, str]:
+        """The norm behind every marked layer, found in the model; a key that says otherwise is refused."""
+        if images is None:
+            images = self._example
+        pairs = written_norms(self._model) if images is None else self._watched_norms(images[:1])
+        said = key.settings.get("norms")
+        assert isinstance(said, Mapping), "checked by the schema"
+        for layer, norm in said.items():
+            if pairs.get(layer) != norm:
+                found = f"'{pairs[layer]}' is" if layer in pairs else "the model has none"
+                raise KeyFileError(
+                    f"the key reads '{norm}' as the norm behind the layer, but {found}",
+                    where=layer,
+                    hint="The key belongs to another model or was made up.",
+                )
+        return {layer: pairs[layer] for layer in key.shapes if layer in said}
+
+    def _watched_norms(self, images: Tensor) -> dict[str, str]:
+        with foreign_images():
+            return normalised_convolutions(self._model, self._as_input(images))
+
+    def _as_input(self, images: Tensor) -> Tensor:
+        first = next(self._model.parameters())
+        return images.to(first.device, first.dtype)
+
     def activations(self, widths: Mapping[str, int], images: Tensor) -> list[Tensor]:
         """The modules' outputs on these images, averaged over space: images × width, on the CPU."""
         for module in widths:
             self._module(module)
-        with torch.no_grad():
-            outputs = pooled_outputs(self._model, widths, images)
+        few = max(1, PIXELS_AT_ONCE // max(1, images[0, 0].numel()))
+        with torch.no_grad(), foreign_images():
+            parts = [pooled_outputs(self._model, widths, self._as_input(part)) for part in images.split(few)]
+        outputs = [torch.cat(part) for part in zip(*parts, strict=True)]
         return [
             self._fit(f"{module} output", output.float().cpu(), (len(images), width))
             for (module, width), output in zip(widths.items(), outputs, strict=True)
@@ -100,6 +153,12 @@ class Reader:
                 where=name,
                 hint="The key belongs to another architecture.",
             )
+        if prod(shape) > ROOM * value.numel() + SPARE_ROOM:
+            raise WatermarkError(
+                f"the key expects {'×'.join(map(str, shape))}, and the model has {'×'.join(map(str, value.shape))}",
+                where=name,
+                hint="The key belongs to another architecture.",
+            )
         self._mismatches[name] = f"{name}: expected {'×'.join(map(str, shape))}, got {'×'.join(map(str, value.shape))}"
         fitted = value.new_zeros(tuple(shape))
         common = tuple(slice(0, min(sizes)) for sizes in zip(value.shape, shape, strict=True))
@@ -120,6 +179,20 @@ def pooled_outputs(model: nn.Module, modules: Iterable[str], images: Tensor) -> 
     finally:
         model.train(training)
     return list(caught.values())
+
+
+@contextmanager
+def foreign_images() -> Iterator[None]:
+    """Images that the model cannot take are the key's fault, whatever the model raises."""
+    try:
+        yield
+    except CanonError:
+        raise
+    except Exception as error:  # the model's own code may raise anything
+        raise WatermarkError(
+            f"the model cannot take the key's images: {type(error).__name__}: {error!s:.200}",
+            hint="The key belongs to another model.",
+        ) from error
 
 
 @contextmanager
@@ -155,7 +228,7 @@ def spatial_mean(activation: Tensor) -> Tensor:
 
 
 def read_signs(values: Tensor, message: Message, similarity: float | None = None) -> Reading:
-    """Judge carriers that show the repeated message in their signs; zero reads as bit 0."""
+    """Judge carriers that show the repeated message in their signs; zero says nothing."""
     signs = message.signs(len(values))
     if similarity is None:
         similarity = sign_agreement(values, signs)
@@ -163,5 +236,5 @@ def read_signs(values: Tensor, message: Message, similarity: float | None = None
 
 
 def sign_agreement(values: Tensor, signs: Tensor) -> float:
-    """Share of values on the right side of zero."""
-    return float(((values > 0) == (signs > 0)).float().mean())
+    """Share of values on the right side of zero; zero itself and NaN are on neither."""
+    return float((values * signs > 0).float().mean())

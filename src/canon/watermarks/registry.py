@@ -79,6 +79,11 @@ def get(name: str) -> Scheme:
     return scheme
 
 
+def known(name: str) -> Scheme | None:
+    """The scheme of this name, or None where there is none."""
+    return get(name) if name in _ADDED or name in _BUILT_IN or name in names() else None
+
+
 def _targets() -> dict[str, str]:
     """Name to `module:class`; nothing is imported yet."""
     targets = dict(_BUILT_IN)

@@ -41,7 +41,8 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key
 from canon.watermarks.layers import last_convolutions, layer_weight
 from canon.watermarks.reading import Reader, Reading
-from canon.watermarks.uchida17 import mean_kernels
+from canon.watermarks.schema import require_independent, require_positive, require_settings, require_tensors
+from canon.watermarks.uchida17 import mean_kernel_size, mean_kernels
 
 MESSAGE_STRENGTH = 0.05
 COVERT_STRENGTH = 0.1
@@ -152,6 +153,7 @@ class Riga21(Scheme):
     name: ClassVar[str] = "riga21"
     reference: ClassVar[str] = "Wang and Kerschbaum, RIGA, WWW 2021"
     settled_margin: ClassVar[float] = 0.5
+    carries_alone: ClassVar[bool] = False
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
         """The last two undivided convolutions."""
@@ -165,9 +167,27 @@ class Riga21(Scheme):
         """Draw extractor, detector and bank."""
         return Riga(target)
 
+    def check_key(self, key: Key) -> None:
+        """An extractor for the mean kernels, and their units."""
+        bits = len(key.message)
+        require_settings(key, ())
+        require_tensors(
+            key,
+            {
+                "centre": (),
+                "unit": (),
+                "extractor.0.weight": (HIDDEN, mean_kernel_size(key)),
+                "extractor.0.bias": (HIDDEN,),
+                "extractor.2.weight": (bits, HIDDEN),
+                "extractor.2.bias": (bits,),
+            },
+        )
+        require_positive(key, "unit")
+        require_independent(key.tensors["extractor.2.weight"].T, "extractor.2.weight")
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """`F(w) > 0.5`, which is a positive logit."""
-        tensors = key.tensors
+        tensors = {name: value.float() for name, value in key.tensors.items()}
         vector = (mean_kernels(reader.marked_weights(key)) - tensors["centre"]) / tensors["unit"]
         hidden = functional.linear(vector, tensors["extractor.0.weight"], tensors["extractor.0.bias"])
         scores = functional.linear(

@@ -14,7 +14,7 @@ from typing import Final
 from canon.watermarks.message import Message
 
 _EXPONENT: Final = 65537
-_MODULUS_BITS: Final = 2048
+MODULUS_BITS: Final = 2048
 _ROUNDS: Final = 24
 # The DER prefix that names SHA-256 in a PKCS #1 v1.5 signature (RFC 8017, section 9.2).
 _SHA256_PREFIX: Final = bytes.fromhex("3031300d060960864801650304020105000420")
@@ -36,8 +36,13 @@ class SignedStatement:
 
     @property
     def valid(self) -> bool:
-        """Whether the signature is the statement's."""
-        opened = pow(int.from_bytes(self.signature), _EXPONENT, self.modulus)
+        """Whether the signature is the statement's, by a modulus of full length: any number is signed by some modulus."""
+        number = int.from_bytes(self.signature)
+        if self.modulus.bit_length() != MODULUS_BITS or self.modulus % 2 == 0 or number >= self.modulus:
+            return False
+        if len(self.signature) != MODULUS_BITS // 8:
+            return False
+        opened = pow(number, _EXPONENT, self.modulus)
         return opened == _encoded(self.statement, (self.modulus.bit_length() + 7) // 8)
 
     def bits(self, count: int) -> Message:
@@ -52,11 +57,11 @@ class SignedStatement:
 def sign(statement: bytes, seed: int) -> SignedStatement:
     """Sign with the RSA key that follows from `seed`."""
     source = random.Random(seed)
-    half = _MODULUS_BITS // 2
+    half = MODULUS_BITS // 2
     first, second = _prime(half, source), _prime(half, source)
     modulus = first * second
     private = pow(_EXPONENT, -1, (first - 1) * (second - 1))
-    size = _MODULUS_BITS // 8
+    size = MODULUS_BITS // 8
     signature = pow(_encoded(statement, size), private, modulus).to_bytes(size)
     return SignedStatement(statement, signature, modulus)
 

@@ -15,6 +15,7 @@ order and scale matter.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import ClassVar
 
 import torch
@@ -26,6 +27,7 @@ from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key
 from canon.watermarks.layers import last_convolutions, layer_weight
 from canon.watermarks.reading import Reader, Reading
+from canon.watermarks.schema import require_independent, require_settings, require_tensors
 
 STRENGTH = 0.01
 
@@ -33,6 +35,11 @@ STRENGTH = 0.01
 def mean_kernels(weights: Iterable[Tensor]) -> Tensor:
     """The joined means over output channels, one flat vector."""
     return torch.cat([weight.mean(0).flatten() for weight in weights])
+
+
+def mean_kernel_size(key: Key) -> int:
+    """How many numbers the joined means have in the layers of a key."""
+    return sum(prod(shape[1:]) for shape in key.shapes.values())
 
 
 class Projection(Embedding):
@@ -72,7 +79,13 @@ class Uchida17(Scheme):
         """Draw the projection."""
         return Projection(target)
 
+    def check_key(self, key: Key) -> None:
+        """A projection of the mean kernels, no carrier of which is zero or there twice."""
+        require_settings(key, ())
+        require_tensors(key, {"projection": (mean_kernel_size(key), len(key.message))})
+        require_independent(key.tensors["projection"], "projection")
+
     def read(self, reader: Reader, key: Key) -> Reading:
         """`σ(wX) > 0.5`, which is `wX > 0`."""
-        scores = mean_kernels(reader.marked_weights(key)) @ key.tensors["projection"]
+        scores = mean_kernels(reader.marked_weights(key)) @ key.tensors["projection"].float()
         return Reading(scores, margin=float((scores * key.message.signs()).min()))
