@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from canon.api.comparing import Compared, Owner
 from canon.errors import CanonError
@@ -28,14 +28,15 @@ def read_mark(compared: Compared, owner: Owner, key: Key, options: JudgeOptions)
     scheme = watermarks.get(key.scheme)
     given = compared.suspect if compared.given is None else compared.given
     try:
-        attacked = scheme.extract(given, key)
+        example = _image(owner)
+        attacked = scheme.extract(given, key, example)
         refused = _lent(attacked, compared.form)
         if refused is not None:
             return None, {"scheme": key.scheme, "refused": refused}
         place, model, spaces = _where(compared, owner, key)
-        found = scheme.extract(model, key)
-        clean = 1.0 if owner.model is None else scheme.extract(owner.model, key).similarity
-        controls = scheme.controls(model, key)
+        found = scheme.extract(model, key, example)
+        clean = 1.0 if owner.model is None else scheme.extract(owner.model, key, example).similarity
+        controls = scheme.controls(model, key, example=example)
     except CanonError as error:
         return None, {"scheme": key.scheme, "refused": str(error)}
     mark = Mark.of(found, place, spaces)
@@ -47,7 +48,8 @@ def read_mark(compared: Compared, owner: Owner, key: Key, options: JudgeOptions)
         "total": mark.total,
         "similarity": mark.similarity,
         "alternatives": mark.alternatives,
-        "p_value": mark.p_value,
+        "p_value": controls.p_value(mark.matched, mark.alternatives),
+        "binomial": mark.p_value,
         "alpha": options.alpha,
         "read_from": place,
         "spaces": list(mark.spaces),
@@ -82,6 +84,12 @@ def _where(compared: Compared, owner: Owner, key: Key) -> tuple[Place, nn.Module
     if location is not None and location.model is not None and location.established_at(spaces):
         return "extracted", location.model, spaces
     return "recovered", formed, spaces
+
+
+def _image(owner: Owner) -> Tensor | None:
+    """An input, for schemes that look at how a model is wired."""
+    example = owner.example[0] if isinstance(owner.example, tuple) else owner.example
+    return example if isinstance(example, Tensor) else None
 
 
 def _reading(found: Extraction) -> dict[str, Any]:

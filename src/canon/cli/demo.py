@@ -135,7 +135,7 @@ def run_demo(
     say("5. The same without the owner's network, from its layout key: a fingerprint of every channel, 1% of the size.")
     by_key = canon.judge(attacked, example, layout_key=layout, watermark_key=key)
     _tell(talker, by_key)
-    certificate, mark = by_reference.findings.certificate, by_reference.findings.mark
+    certificate, mark = by_reference.compared.certificate, by_reference.mark
     assert certificate is not None, "there was a reference"
     assert mark is not None, "there was a watermark key"
     return DemoRecord(
@@ -172,14 +172,9 @@ def _train(talker: Talker, data: Any, seed: int, epochs: int | None) -> tuple[nn
 
 
 def _tell(talker: Talker, found: Judgement) -> None:
-    mark, certificate = found.findings.mark, found.findings.certificate
-    if certificate is not None:
-        talker.note(
-            f"   {certificate.match_frac:.0%} of the channels that bear the secret agree with the owner's, the worst "
-            f"within {certificate.max_rel_err:.1e}."
-        )
-    elif found.findings.alignment is not None:
-        talker.note(f"   Every channel is within {found.findings.alignment.worst:.1e} of its fingerprint.")
+    mark = found.mark
+    talker.note(f"   {found.answers.network.reason.capitalize()}.")
+    talker.note(f"   {found.answers.function.reason.capitalize()}.")
     if mark is not None:
         talker.note(f"   The key reads {mark.matched} of {mark.total} bits. By luck: p = {mark.p_value:.1e}.")
     talker.note(f"   Verdict: {found.evidence['verdict']['kind']}.")

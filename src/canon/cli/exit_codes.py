@@ -11,7 +11,7 @@ class ExitCode(IntEnum):
     """The exit status of `canon`."""
 
     OK = 0
-    """Done; for a verdict: proved."""
+    """Done; for a verdict: proved or matches."""
     REFUTED = 1
     """A verdict: refuted."""
     USAGE = 2

@@ -80,7 +80,7 @@ def verify(
 ) -> None:
     """Say whether SUSPECT is the owner's model, or carries the owner's mark, and write the evidence.
 
-    Exit status: 0 proved, 1 refuted, 2 wrong usage or input, 3 inconclusive.
+    Exit status: 0 proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive.
     """
     from canon.api import JudgeOptions, judge
     from canon.report import check_report, write_report
@@ -129,44 +129,38 @@ def verify(
 
 def exit_code(verdict: Verdict) -> ExitCode:
     """What a verdict tells a script."""
-    from canon.verify.verdict import Inconclusive, Proved, Refuted
+    return {
+        "proved": ExitCode.OK,
+        "matches": ExitCode.OK,
+        "refuted": ExitCode.REFUTED,
+        "inconclusive": ExitCode.INCONCLUSIVE,
+    }[verdict.kind]
 
-    match verdict:
-        case Proved():
-            return ExitCode.OK
-        case Refuted():
-            return ExitCode.REFUTED
-        case Inconclusive():
-            return ExitCode.INCONCLUSIVE
+
+QUESTIONS = {
+    "network": "same network",
+    "function": "same function",
+    "mark": "carries the mark",
+    "priority": "who was first",
+}
+STYLES = {"proved": "bold green", "matches": "bold green", "refuted": "bold red", "inconclusive": "bold yellow"}
 
 
 def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
-    """The verdict for a person."""
+    """The verdict for a person: the answers one by one."""
     verdict = found.evidence["verdict"]
-    style = {"proved": "bold green", "refuted": "bold red"}.get(verdict["kind"], "bold yellow")
-    title = verdict["kind"] + (f" (tier {verdict['tier']})" if verdict["tier"] else "")
-    lines: list[Text | Table] = [Text(title, style=style), Text(verdict["reason"])]
-    certificate, alignment = found.findings.certificate, found.findings.alignment
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column("question")
+    table.add_column("answer", style="bold")
+    table.add_column("why", overflow="fold")
+    for name, question in QUESTIONS.items():
+        answer = found.evidence["answers"][name]
+        table.add_row(question, answer["answer"], Text(answer["reason"]))
+    lines: list[Text | Table] = [Text(verdict["kind"], style=STYLES[verdict["kind"]]), Text(verdict["reason"]), table]
+    missing = found.evidence["answers"]["network"]["missing"]
+    if missing:
+        lines.append(Text(f"not compared or not found: {len(missing)}, first {missing[0]['what']}: {missing[0]['why']}"))
     lines += [Text(line) for line in _form(found)]
-    if certificate is not None:
-        lines.append(
-            Text(
-                f"certificate: max_rel_err {certificate.max_rel_err:.3g}, match_frac {certificate.match_frac:.4f}, "
-                f"{len(certificate.layers)} layers, tolerance {certificate.tolerance:g}"
-            )
-        )
-        if certificate.failed:
-            lines.append(_failures(found))
-    if alignment is not None:
-        lines.append(Text(f"alignment: {alignment.distinct:.1%} of the channels have a distinct match"))
-    mark = found.findings.mark
-    if mark is not None:
-        lines.append(
-            Text(
-                f"watermark: {mark.scheme}, {mark.matched} of {mark.total} bits, similarity {mark.similarity:.4f}, "
-                f"p = {mark.p_value:.3g}, read from the {mark.read_from} model"
-            )
-        )
     lines.append(Text(f"evidence: {out}"))
     if page is not None:
         lines.append(Text(f"report: {page}"))
@@ -175,24 +169,9 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
 
 def _form(found: Judgement) -> Iterator[str]:
     """What a person should know about folded norms."""
-    form = found.findings.form
+    form = found.compared.form
     if form.restored:
         yield f"norms: {len(form.restored)} were folded away in the suspect; both models are compared with norms folded"
         yield "  to read a watermark, rows in front of them are given the owner's scale and sign, and nothing else"
     if form.folded:
         yield f"norms: {len(form.folded)} stand where the owner's model has none; they were folded"
-    if found.findings.refused is not None:
-        yield f"watermark: not read; {found.findings.refused}"
-
-
-def _failures(found: Judgement, most: int = 5) -> Table:
-    assert found.findings.certificate is not None, "callers check it"
-    failed = found.findings.certificate.failed
-    table = Table(box=None, pad_edge=False)
-    table.add_column("layer")
-    table.add_column("why", overflow="fold")
-    for layer in failed[:most]:
-        table.add_row(Text(layer.name), Text(layer.reason or ""))
-    if len(failed) > most:
-        table.add_row("…", f"{len(failed) - most} more")
-    return table

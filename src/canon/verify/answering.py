@@ -149,12 +149,17 @@ def _mark(document: Document) -> MarkAnswer:
         return MarkAnswer("unread", f"the mark was not read: {mark['refused']}")
     read = f"{mark['matched']} of {mark['total']} bits, p = {mark['p_value']:.2g}"
     controls = mark["controls"]
-    if controls is not None and controls["void"]:
+    if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
     alone = bool(mark["carries_alone"])
-    if mark["p_value"] <= min(mark["alpha"], ALPHA):
+    limit = min(mark["alpha"], ALPHA)
+    if mark["p_value"] <= limit:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
-    if 2.0 ** -mark["total"] > min(mark["alpha"], ALPHA):
+    most = max(controls["matched"])
+    if not alone and mark["binomial"] <= limit and mark["matched"] > most:
+        others = f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
+        return MarkAnswer("read", f"the message is read ({others})", mark["p_value"], alone)
+    if 2.0 ** -mark["total"] > limit:
         return MarkAnswer("unread", f"{mark['total']} bits are too few to show a mark ({read})", mark["p_value"], alone)
     if mark["read_from"] == "recovered":
         why = "the weights do not say in which order the channels stood, so it may be there unread"

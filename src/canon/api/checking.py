@@ -18,6 +18,7 @@ from canon.verify.evidence import check_digest, open_evidence, plain
 from canon.verify.mark import Tier2, p_value
 from canon.verify.precision import ROUNDINGS
 from canon.verify.verdict import decide
+from canon.watermarks import Controls
 
 Document = Mapping[str, Any]
 
@@ -147,13 +148,25 @@ def _watermark(document: Document) -> None:
     mark = document["watermark"]
     if mark is None or mark["refused"] is not None:
         return
-    _near("the p-value", mark["p_value"], p_value(mark["matched"], mark["total"], mark["alternatives"]))
+    _near("the p-value", mark["binomial"], p_value(mark["matched"], mark["total"], mark["alternatives"]))
+    controls = _controls(mark["controls"])
+    _same("the controls", mark["controls"], plain(controls.to_dict()))
+    _same("the scheme", mark["carries_alone"], controls.carries_alone)
+    _same("the controls", mark["total"], controls.total)
+    _near("the p-value", mark["p_value"], controls.p_value(mark["matched"], mark["alternatives"]))
     _same("α", mark["alpha"], document["options"]["alpha"])
     given = mark["tier2"]
     tier2 = Tier2(given["clean"], given["attacked"], given["recovered"], given["fraction"], given["slack"])
     _same("Tier 2", given["passed"], tier2.passed)
     if mark["read_from"] == "aligned" and (document["alignment"] is None or not document["alignment"]["established"]):
         raise VerificationError("the document contradicts itself: the mark was read from an alignment that does not hold")
+
+
+def _controls(figures: Document) -> Controls:
+    kinds = tuple(kind for kind, count in figures["kinds"].items() for _ in range(count))
+    return Controls(
+        figures["scheme"], figures["seed"], kinds, tuple(figures["matched"]), figures["total"], figures["carries_alone"]
+    )
 
 
 def _form(document: Document) -> None:
