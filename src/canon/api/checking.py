@@ -22,7 +22,7 @@ from canon.watermarks import Controls
 
 Document = Mapping[str, Any]
 
-FIELDS: Final = {
+FIELDS: Final[dict[str, Any]] = {
     "format": str, "version": int, "record": dict, "verdict": dict, "answers": dict, "inputs": dict, "options": dict,
     "precision": dict, "structure": (str, type(None)), "notes": list, "form": dict, "equality": (dict, type(None)),
     "alignment": (dict, type(None)), "certificate": (dict, type(None)), "containment": (dict, type(None)),
@@ -96,7 +96,9 @@ def _equality(document: Document) -> None:
         and (found["narrowed"] or not missing)
     )
     if found["alone"]:
-        passed = passed and all(residual is not None and residual <= found["tolerance"] for residual in found["fixed"].values())
+        passed = passed and all(
+            residual is not None and residual <= found["tolerance"] for residual in found["fixed"].values()
+        )
     _same("equality", found["passed"], bool(passed))
     if found["alone"]:
         return
@@ -159,7 +161,9 @@ def _watermark(document: Document) -> None:
     tier2 = Tier2(given["clean"], given["attacked"], given["recovered"], given["fraction"], given["slack"])
     _same("Tier 2", given["passed"], tier2.passed)
     if mark["read_from"] == "aligned" and (document["alignment"] is None or not document["alignment"]["established"]):
-        raise VerificationError("the document contradicts itself: the mark was read from an alignment that does not hold")
+        raise VerificationError(
+            "the document contradicts itself: the mark was read from an alignment that does not hold"
+        )
 
 
 def _controls(figures: Document) -> Controls:
@@ -187,5 +191,9 @@ def _same(what: str, said: object, found: object) -> None:
 
 
 def _near(what: str, said: Any, found: float) -> None:
-    if isinstance(said, bool) or not isinstance(said, int | float) or not isclose(said, found, rel_tol=1e-9, abs_tol=1e-300):
+    if (
+        isinstance(said, bool)
+        or not isinstance(said, int | float)
+        or not isclose(said, found, rel_tol=1e-9, abs_tol=1e-300)
+    ):
         raise VerificationError(f"the document contradicts itself: {what} says {said!r:.60}, its figures say {found}")

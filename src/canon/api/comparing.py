@@ -153,7 +153,8 @@ def compare(
         owner.architecture.differences(Traced.of(given, example).architecture)
     except (VerificationError, KeyFileError) as error:
         return Compared(suspect, precision, allowed, structure=str(error))
-    result, notes = None, ()
+    result: RecoveryResult | None = None
+    notes: tuple[str, ...] = ()
     if recovering:
         try:
             result = recover(suspect, example, widths=_widths(owner.architecture))

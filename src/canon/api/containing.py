@@ -44,7 +44,9 @@ def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Modul
         return None
     example = cast(owner.example, recovered)
     ours = Traced.of(recovered, example).architecture.shapes
-    if any(size > most for name in ours for size, most in zip(ours[name], owner.architecture.shapes[name], strict=True)):
+    if any(
+        size > most for name in ours for size, most in zip(ours[name], owner.architecture.shapes[name], strict=True)
+    ):
         return None
     found = locate(recovered, owner.anchor, example, ancestors=ancestors)
     return found if found.answer == "contained" and not found.refitted else None
@@ -72,7 +74,8 @@ def containment_figures(
         "layers_in_all": len(layers) + len(fixed),
         "layers_found": sum(share >= 0.5 for share in layers.values()) + len(near),
         "numbers": sum(numbers.values()) + sum(sizes.values()),
-        "numbers_found": round(sum(numbers[name] * layers[name] for name in layers)) + sum(sizes[name] for name in near),
+        "numbers_found": round(sum(numbers[name] * layers[name] for name in layers))
+        + sum(sizes[name] for name in near),
         "function": [asdict(item) for item in owner_function],
         "tolerance": compared.tolerance,
     }
@@ -103,4 +106,3 @@ def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], d
     ours, _ = tensor_names(extracted)
     found = {name: fixed_residual(ours[name], t) if name in ours else float("inf") for name, t in theirs.items()}
     return found, {name: tensor.numel() for name, tensor in theirs.items()}
-

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 
 from canon import watermarks, zoo
 from canon._files import write_text
-from canon.api import Judgement, JudgeOptions, judge
+from canon.api import Judgement, judge
 from canon.attacks import attack
+from canon.bench.measures.claims import STRONG
 from canon.bench.environment import environment
 from canon.bench.grid import Record
 from canon.verify import register
@@ -110,13 +111,12 @@ def run(name: str, *, device: str, epochs: int, strangers: int, steps: int) -> I
     owner = scheme.embed(zoo.model(name), dataset, seed=0, options=options)
     example = zoo.example_input(name)
     layout = register(owner.model, example)
-    strict = JudgeOptions(layers=tuple(layout.layout.architecture.shapes))
     for kind, change in changes(dataset, steps).items():
         copied = change(owner.model)
         hidden = attack(copied, example, "mix-opseq", ratio=0.2, seed=2).model
         record = {"kind": kind, "accuracy": _accuracy(copied, dataset)}
         for way, anchor in (("reference", {"reference": owner.model}), ("key", {"layout_key": layout})):
-            found = judge(hidden, example, **anchor, watermark_key=owner.key, options=strict)
+            found = judge(hidden, example, **anchor, watermark_key=owner.key)
             record |= {f"{way}_{key}": value for key, value in _outcome(found).items()}
         yield record
     train = tuned(dataset, 0.02, steps, seed=3)
@@ -124,14 +124,14 @@ def run(name: str, *, device: str, epochs: int, strangers: int, steps: int) -> I
         other = train(zoo.model(name, seed=1000 + seed).to(device)).cpu()
         record = {"kind": "stranger", "seed": seed, "accuracy": _accuracy(other, dataset)}
         for way, anchor in (("reference", {"reference": owner.model}), ("key", {"layout_key": layout})):
-            found = judge(other, example, **anchor, watermark_key=owner.key, options=strict)
+            found = judge(other, example, **anchor, watermark_key=owner.key)
             record |= {f"{way}_{key}": value for key, value in _outcome(found).items()}
         yield record
 
 
 def _outcome(found: Judgement) -> Record:
-    alignment, certificate, mark = found.findings.alignment, found.findings.certificate, found.findings.mark
-    record: Record = {"verdict": found.evidence["verdict"]["kind"], "tier": found.evidence["verdict"]["tier"]}
+    alignment, certificate, mark = found.alignment, found.compared.certificate, found.mark
+    record: Record = {"verdict": found.verdict.kind, "network": found.answers.network.answer}
     if alignment is not None:
         record |= {"distinct": round(alignment.distinct, 4), "worst": _short(alignment.worst)}
     if mark is not None:
@@ -171,27 +171,25 @@ def page(document: dict[str, Any]) -> str:
     for r in copies:
         cells = [r.get(f"reference_{name}") for name in ("median", "q95", "max", "passes_at")]
         shown = " | ".join("none" if cell is None else f"{cell:g}" for cell in cells)
-        verdicts = " | ".join(
-            f"{r[f'{way}_verdict']}" + (f", tier {r[f'{way}_tier']}" if r[f"{way}_tier"] else "")
-            for way in ("reference", "key")
-        )
+        verdicts = " | ".join(f"{r[f'{way}_verdict']}, {r[f'{way}_network']}" for way in ("reference", "key"))
         bits = f"{r['reference_matched']}/{r['reference_total']}"
         lines.append(f"| {r['kind']} | {r['accuracy']:.3f} | {shown} | {bits} | {verdicts} |")
     if others:
         refuted = sum(r["reference_verdict"] == r["key_verdict"] == "refuted" for r in others)
-        closest = max(max(r["reference_distinct"], r["key_distinct"]) for r in others)
+        closest = max(max(r.get("reference_distinct", 0.0), r.get("key_distinct", 0.0)) for r in others)
+        believed = sum(any(r[f"{way}_verdict"] in STRONG for way in ("reference", "key")) for r in others)
         lines += [
             "",
             f"{len(others)} models trained on the same data from other starts (accuracy "
             f"{min(r['accuracy'] for r in others):.3f} to {max(r['accuracy'] for r in others):.3f}): {refuted} refuted "
-            f"both ways, {sum('proved' in (r['reference_verdict'], r['key_verdict']) for r in others)} proved; at most "
+            f"both ways, {believed} believed; at most "
             f"{closest:.1%} of their channels have a distinct match.",
         ]
     return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and write; the status is 1 when a stranger is proved."""
+    """Measure and write; the status is 1 when a stranger is believed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="resnet18", help="architecture of the zoo")
     parser.add_argument("--device", default="cpu", help="where to train")
@@ -211,8 +209,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         write_text(chosen.out, json.dumps(document, indent=1) + "\n", force=True)
         write_text(chosen.out.with_suffix(".md"), page(document), force=True)
-    proved = [r for r in records if r["kind"] == "stranger" and "proved" in (r["reference_verdict"], r["key_verdict"])]
-    return 1 if proved else 0
+    strangers = [r for r in records if r["kind"] == "stranger"]
+    return 1 if any(r[f"{way}_verdict"] in STRONG for r in strangers for way in ("reference", "key")) else 0
 
 
 if __name__ == "__main__":

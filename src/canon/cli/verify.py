@@ -159,7 +159,9 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
     lines: list[Text | Table] = [Text(verdict["kind"], style=STYLES[verdict["kind"]]), Text(verdict["reason"]), table]
     missing = found.evidence["answers"]["network"]["missing"]
     if missing:
-        lines.append(Text(f"not compared or not found: {len(missing)}, first {missing[0]['what']}: {missing[0]['why']}"))
+        lines.append(
+            Text(f"not compared or not found: {len(missing)}, first {missing[0]['what']}: {missing[0]['why']}")
+        )
     lines += [Text(line) for line in _form(found)]
     lines.append(Text(f"evidence: {out}"))
     if page is not None:

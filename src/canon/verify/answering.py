@@ -128,7 +128,7 @@ def _equal(document: Document, equality: Document, function: Function, missing: 
     names = {"reference": "the reference", "layout key": "the registered model"}[equality["by"]]
     form = {"given": "", "folded": " with norms folded", "canonical": " without channels that do nothing"}
     said = f"{names}{form[equality['form']]} up to order and scale, within {worst:.2g}"
-    notes = ()
+    notes: tuple[str, ...] = ()
     if precision["compared"] != "float32":
         notes = (f"compared at the precision of {precision['compared']}",)
     unusual = unusual_options(document["options"])
@@ -136,7 +136,9 @@ def _equal(document: Document, equality: Document, function: Function, missing: 
         reason = f"what was compared ({share:.0%} of the numbers) is {said}; asked for: {'; '.join(unusual)}"
         return Network("not decided", reason, share, 1.0, worst, missing, notes)
     if function.answer != "agree":
-        return Network("not decided", f"all numbers are {said}, yet {function.reason}", share, 1.0, worst, missing, notes)
+        return Network(
+            "not decided", f"all numbers are {said}, yet {function.reason}", share, 1.0, worst, missing, notes
+        )
     reason = "; ".join((f"the model is {said}: all {equality['numbers']:,} numbers compared", *notes))
     return Network("equal", reason, share, 1.0, worst, missing, notes)
 
@@ -157,7 +159,9 @@ def _mark(document: Document) -> MarkAnswer:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
     most = max(controls["matched"])
     if not alone and mark["binomial"] <= limit and mark["matched"] > most:
-        others = f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
+        others = (
+            f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
+        )
         return MarkAnswer("read", f"the message is read ({others})", mark["p_value"], alone)
     if 2.0 ** -mark["total"] > limit:
         return MarkAnswer("unread", f"{mark['total']} bits are too few to show a mark ({read})", mark["p_value"], alone)

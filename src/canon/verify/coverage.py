@@ -78,7 +78,7 @@ class _Watch(TorchDispatchMode):
     """Notes which of some tensors operations are given."""
 
     def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
         self.seen: dict[str, None] = {}
 

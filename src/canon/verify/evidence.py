@@ -40,7 +40,9 @@ FROM_OWNER: Final = (
 Document = dict[str, Any]
 
 
-def write_evidence(figures: Mapping[str, Any], answers: Answers, verdict: Verdict, notes: Mapping[str, Any]) -> Document:
+def write_evidence(
+    figures: Mapping[str, Any], answers: Answers, verdict: Verdict, notes: Mapping[str, Any]
+) -> Document:
     """The document of one verification.
 
     Args:

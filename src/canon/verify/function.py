@@ -120,9 +120,7 @@ def fingerprint(outputs: Tensor) -> Tensor:
     return (outputs @ torch.randn(numbers, NUMBERS, generator=generator, dtype=torch.float64)).float()
 
 
-def compare_models(
-    ours: nn.Module, theirs: nn.Module, calls: Mapping[str, Sequence[Inputs]]
-) -> tuple[Comparison, ...]:
+def compare_models(ours: nn.Module, theirs: nn.Module, calls: Mapping[str, Sequence[Inputs]]) -> tuple[Comparison, ...]:
     """Compare two models on probes of several sources; what cannot be run is said, not raised."""
     found = []
     for source, probes in calls.items():

@@ -79,7 +79,9 @@ def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0) -> Layout:
         seed: What rows are projected with.
     """
     with torch.no_grad():
-        return Layout(traced.architecture, _Surveyor(Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)).run())
+        return Layout(
+            traced.architecture, _Surveyor(Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)).run()
+        )
 
 
 class _Surveyor:

@@ -80,7 +80,9 @@ class Registered:
         fixed = {name: (tuple(tensors[name].shape), projections[name].float().double()) for name in tensors}
         used = sum(traced.tensors[name].numel() for name in traced.used)
         example = traced.example if isinstance(traced.example, tuple) else (traced.example,)
-        kinds = [x for x in example if isinstance(x, Tensor) and str(x.dtype).removeprefix("torch.") in (*FLOATS, *WHOLE)]
+        kinds = [
+            x for x in example if isinstance(x, Tensor) and str(x.dtype).removeprefix("torch.") in (*FLOATS, *WHOLE)
+        ]
         if len(kinds) < len(example):
             return Registered(seed, used, fixed)
         inputs = tuple(Input.of(x) for x in kinds)

@@ -126,7 +126,8 @@ def _floors(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> dict[str, flo
 
 
 def _size(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)) / max(1, tensor.numel()) ** 0.5
+    whole = float(torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64))
+    return float(whole / max(1, tensor.numel()) ** 0.5)
 
 
 def _flat(tensors: Sequence[Tensor]) -> Array:

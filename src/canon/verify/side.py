@@ -109,7 +109,7 @@ class Side:
         signature = describe(space, self.graph, self.tensors, sketches, ZERO, program)
         zeros = self._zeros(space, sketches, program)
         if zeros and len(sketches) == len({producer.map for producer in space.producers}):
-            nowhere = np.array([*zeros.values()]).all(axis=0)
+            nowhere = np.asarray(np.array([*zeros.values()]).all(axis=0))
             signature.stacks[:] = [stack.masked(nowhere) for stack in signature.stacks]
         fixed = self.graph.fixed_taps
         scales = {tap: torch.from_numpy(scale) for tap, scale in signature.scales.items() if tap not in fixed}
@@ -120,9 +120,7 @@ class Side:
         silent = any((norm(sketch.vectors) <= ZERO * sketch.mass).any() for sketch in sketches.values())
         if not silent and not any(b.affine is not None and (b.affine.factor == 0).any() for b in program):
             return {}
-        values = constant_values(
-            space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan")
-        )
+        values = constant_values(space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan"))
         return {consumer.point: values[consumer.point] == 0 for consumer in space.consumers}
 
     def _versions(self, linear: LinearMap) -> tuple[int, ...]:

@@ -102,7 +102,7 @@ def certified(
 def _restricted(certificate: Certificate, layers: tuple[str, ...]) -> Certificate:
     kept = tuple(layer for layer in certificate.layers if layer.name in layers)
     residuals = {layer.name: certificate.residuals[layer.name] for layer in kept}
-    return replace(certificate, layers=kept, residuals=residuals)
+    return replace(certificate, layers=kept, residuals=residuals, parameters={}, narrowed=True)
 
 
 def note_certificate(sheet: Sheet, prefix: str, found: Certified) -> None:

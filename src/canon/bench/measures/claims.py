@@ -1,62 +1,52 @@
-"""Claims to a recovered model: what a key reads, and the verdict that `canon.judge` would give on it.
+"""Claims to a recovered model: what a key reads, and the verdict that `canon.judge` gives on it.
 
-`canon.judge` does all of the way for one claimant. A case has four, with one recovery between them.
+A case has four claimants, with one recovery between them: each is judged on the model as it was recovered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Final
 
 from torch import Tensor, nn
 
 from canon import watermarks
-from canon.bench.measures.attacked import TOLERANCE, Certified
-from canon.graph import trace
-from canon.verify import layer_spaces
-from canon.verify.mark import Mark, Tier2
-from canon.verify.verdict import Findings, Proved, Verdict, decide
+from canon.api import Judgement, JudgeOptions, judge
+from canon.verify import LayoutKey
 from canon.watermarks import Extraction, Key
 
-
-@dataclass(frozen=True, eq=False)
-class Claim:
-    """Somebody who says that the suspect is theirs."""
-
-    key: Key
-    """The watermark key they bring."""
-
-    clean: float
-    """What it reads in the model they say they own."""
-
-    attacked: float
-    """What it reads in the suspect as it was found."""
+STRONG: Final = ("proved", "matches")
+"""The verdicts that believe a claimant."""
 
 
 class Hearing:
     """Claims to one recovered model."""
 
     def __init__(self, recovered: nn.Module, example: Tensor) -> None:
-        self.recovered = recovered
-        self._spaces = layer_spaces(trace(recovered, example))
+        self.recovered, self.example = recovered, example
 
     def read(self, key: Key) -> Extraction:
         """What a key reads from the model as it was recovered, in whatever order its channels are."""
-        return watermarks.get(key.scheme).extract(self.recovered, key)
+        return watermarks.get(key.scheme).extract(self.recovered, key, self.example)
 
-    def hear(self, claim: Claim, found: Certified, *, with_reference: bool = True) -> tuple[Mark, Verdict]:
-        """The mark as it is read where it counts, and the verdict."""
-        scheme = watermarks.get(claim.key.scheme)
-        spaces = {space for layer in claim.key.layers for space in self._spaces.get(layer, ())}
-        alignment = found.alignment
-        if alignment is not None and alignment.established_at(spaces):
-            mark = Mark.of(scheme.extract(alignment.model, claim.key), "aligned", spaces)
-        else:
-            mark = Mark.of(self.read(claim.key), "recovered", spaces)
-        tier2 = Tier2(claim.clean, claim.attacked, mark.similarity)
-        certificate = found.certificate if with_reference else None
-        return mark, decide(Findings(alignment, certificate, mark, tier2, tolerance=TOLERANCE))
+    def hear(self, key: Key, anchor: nn.Module | LayoutKey) -> Judgement:
+        """Somebody who says that the model is theirs, with a watermark key and a reference or layout key."""
+        reference, layout_key = (None, anchor) if isinstance(anchor, LayoutKey) else (anchor, None)
+        return judge(
+            self.recovered,
+            self.example,
+            reference=reference,
+            layout_key=layout_key,
+            watermark_key=key,
+            options=JudgeOptions(recover=False),
+        )
 
 
-def told(verdict: Verdict) -> str:
-    """A verdict in few words: `proved, tier 1`, `refuted`, `inconclusive`."""
-    return f"proved, tier {verdict.tier}" if isinstance(verdict, Proved) else type(verdict).__name__.lower()
+def told(found: Judgement) -> str:
+    """A verdict in few words: `matches, equal`, `refuted`, `inconclusive`."""
+    kind = found.verdict.kind
+    return f"{kind}, {found.answers.network.answer}" if kind in STRONG else kind
+
+
+def similarity(found: Judgement) -> float:
+    """What the key read where it counts; 0 where it was refused."""
+    return 0.0 if found.mark is None else found.mark.similarity

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from canon.bench.cases import Recovery
+from canon.bench.measures.claims import STRONG
 from canon.bench.records import Record
 from canon.bench.tables.common import (
     ATTACKS,
@@ -144,8 +145,8 @@ def _published(case: Recovery, attacks: Sequence[str]) -> Row | None:
 
 def _certificates(records: Sequence[Record]) -> Table:
     head = (
-        "model", "ρ", "Tier 1", "worst residual", "Tier 2", "largest p", "verdict proved", "by key: Tier 1",
-        "by key: worst residual", "by key: proved", "key, KB", "wrong key refuted", "wrong owner refuted",
+        "model", "ρ", "Tier 1", "worst residual", "Tier 2", "largest p", "owner believed", "by key: Tier 1",
+        "by key: worst residual", "by key: believed", "key, KB", "wrong key not believed", "wrong owner not believed",
     )  # fmt: skip
     rows = []
     for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in records):
@@ -153,17 +154,18 @@ def _certificates(records: Sequence[Record]) -> Table:
         sizes = values_of(part, "key_bytes")
         rows.append((
             model, f"{ratio:g}", all_of(part, "tier1_passed", True), worst(part, "tier1_all_max_rel_err"),
-            all_of(part, "tier2_passed", True), worst(part, "p_value"), _told(part, "verdict", "proved"),
-            all_of(part, "key_passed", True), worst(part, "key_all_max_rel_err"), _told(part, "key_verdict", "proved"),
-            f"{max(sizes) / 1000:.0f}" if sizes else UNMEASURED, _told(part, "wrong_key_verdict", "refuted"),
-            _told(part, "wrong_owner_verdict", "refuted"),
+            all_of(part, "tier2_passed", True), worst(part, "p_value"), _believed(part, "verdict"),
+            all_of(part, "key_passed", True), worst(part, "key_all_max_rel_err"), _believed(part, "key_verdict"),
+            f"{max(sizes) / 1000:.0f}" if sizes else UNMEASURED, _believed(part, "wrong_key_verdict", wanted=False),
+            _believed(part, "wrong_owner_verdict", wanted=False),
         ))  # fmt: skip
     return Table.of(head, rows)
 
 
-def _told(records: Sequence[Record], metric: str, wanted: str) -> str:
+def _believed(records: Sequence[Record], metric: str, *, wanted: bool = True) -> str:
+    """How many verdicts believe a claimant, or do not."""
     found = values_of(records, metric)
-    return f"{sum(str(value).startswith(wanted) for value in found)}/{len(found)}"
+    return f"{sum(str(value).startswith(STRONG) is wanted for value in found)}/{len(found)}"
 
 
 def _times(records: Sequence[Record]) -> Table:
@@ -193,10 +195,10 @@ def why_bad(record: Record) -> str:
         gap, same = found["recovered_gap"], found["recovered_agreement"]
         reasons.append(f"Δacc {found['recovered_delta_accuracy']} (logits within {gap}, decisions {same} the same)")
     for claimant in ("verdict", "key_verdict"):
-        if not str(found[claimant]).startswith("proved"):
+        if not str(found[claimant]).startswith(STRONG):
             reasons.append(f"{claimant.replace('_', ' ')}: {found[claimant]}")
     for claimant in ("wrong_key", "wrong_owner"):
-        if str(found[f"{claimant}_verdict"]).startswith("proved"):
+        if str(found[f"{claimant}_verdict"]).startswith(STRONG):
             similarity = found[f"{claimant}_similarity"]
             reasons.append(f"a {claimant.replace('_', ' ')} is believed, at similarity {similarity:.4f}")
     return "; ".join(reasons)
