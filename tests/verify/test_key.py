@@ -114,8 +114,8 @@ def rewritten(source: Path, target: Path, change: Callable[[dict[str, Any], dict
 
 
 def test_a_newer_format_is_an_error(key_file: Path, tmp_path: Path) -> None:
-    path = rewritten(key_file, tmp_path / "new", lambda header, _: header.update(version=2))
-    with pytest.raises(KeyFileError, match=r"format version 2; this Canon reads up to 1.*Upgrade"):
+    path = rewritten(key_file, tmp_path / "new", lambda header, _: header.update(version=3))
+    with pytest.raises(KeyFileError, match=r"format version 3; this Canon reads up to 2.*Upgrade"):
         LayoutKey.load(path)
 
 

@@ -110,7 +110,10 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if deep.share <= STRANGER:
         return "unrelated", f"{many}, {deep.distinct:,} of {deep.channels:,} beyond the first layers, as in a stranger"
     if deep.share < DERIVED:
-        return "not decided", f"{many}, {deep.share:.0%} beyond the first layers: more than in strangers, and not enough"
+        return (
+            "not decided",
+            f"{many}, {deep.share:.0%} beyond the first layers: more than in strangers, not enough",
+        )
     if findings.updates:
         least = min(update.cosine for update in findings.updates)
         if not least >= SAME_UPDATE:

@@ -8,7 +8,6 @@ a channel was not found there are zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -20,15 +19,10 @@ from canon.rewrite import SpaceRewrite, replace_tensors, rewrite_tensors
 from canon.transforms import ChannelTransform
 from canon.verify.side import movable
 
-ROUNDING: Final = 5e-7
-"""A factor this near to 1 is 1, so that what was not scaled stays bit for bit."""
 
-USUAL: Final = 0.8
-LARGEST: Final = 8.0
-"""Factors that are as near to 1 as the rows are to the owner's, in units of that angle: the median of a space, and all."""
-
-
-def extract(model: nn.Module, graph: ChannelGraph, tensors: Mapping[str, Tensor], found: Mapping[int, Found]) -> nn.Module:
+def extract(
+    model: nn.Module, graph: ChannelGraph, tensors: Mapping[str, Tensor], found: Mapping[int, Found]
+) -> nn.Module:
     """The owner's network as it stands in the suspect.
 
     Args:
@@ -82,7 +76,7 @@ def _rewrite(space: Space, found: Found) -> SpaceRewrite:
     accepted = found.accepted
     match, after = accepted.match, accepted.best.numel()
     lead = accepted.best.clamp(min=0)
-    factors = {tap: factor for tap, factor in _settled(found).items()}
+    factors = found.settled
     ones = torch.ones(match.numel(), dtype=torch.float64)
     gains = {}
     for tap, factor in factors.items():
@@ -96,23 +90,6 @@ def _rewrite(space: Space, found: Found) -> SpaceRewrite:
         gains=gains,
         transforms={tap: ChannelTransform.merge(match, factor, after) for tap, factor in factors.items()},
     )
-
-
-def _settled(found: Found) -> dict[int, Tensor]:
-    """Factors, with 1 where they are 1 as far as can be told: order alone was changed, or nothing."""
-    accepted, pairs = found.accepted, found.pairs
-    here = accepted.match >= 0
-    angle = (2 * (1 - pairs.cosine).clamp(min=0)).sqrt().clamp(min=ROUNDING)
-    single = int(here.sum()) == int(accepted.found.sum())
-    settled = {}
-    for tap, factor in found.factors.items():
-        gap = (factor - 1).abs()
-        near = gap[here] / angle[here]
-        if single and near.numel() and float(near.median()) <= USUAL and float(near.max()) <= LARGEST:
-            settled[tap] = torch.ones_like(factor)
-        else:
-            settled[tap] = factor.masked_fill(gap <= ROUNDING, 1.0).masked_fill(~here, 1.0)
-    return settled
 
 
 def _differing_copies(found: Found) -> bool:
@@ -185,7 +162,8 @@ class _Averaged(Mapping[str, Tensor]):
         for segment in segments:
             if segment.space in self.shares:
                 self._average(moved[segment.offset : segment.offset + segment.length], segment)
-        return moved.movedim(0, axis)
+        result: Tensor = moved.movedim(0, axis)
+        return result
 
     def _average(self, rows: Tensor, segment: Segment) -> None:
         match, share = self.found[segment.space].accepted.match, self.shares[segment.space]

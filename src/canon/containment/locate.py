@@ -10,19 +10,21 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.containment.agreement import Agreement, agreement
+from canon.containment.agreement import agreement
 from canon.containment.answer import Findings, decide
+from canon.containment.exact import compare_exactly
 from canon.containment.extract import blank, extract
 from canon.containment.location import LocatedLayer, LocatedSpace, Location
 from canon.containment.residuals import channels_of, layer_residuals
 from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.walk import Found, Walk
+from canon.errors import KeyFileError
 from canon.graph import ChannelGraph
 from canon.rewrite import FoldableNorm, norms_behind_layers
-from canon.verify.alignment import align_traced
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
+from canon.verify.portrait import Portrait
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
@@ -34,32 +36,33 @@ NUMBERS: Final = 64
 class Owner:
     """What is known of the owner's network: all of it, or what a layout key keeps."""
 
-    layout: Layout
-    numbers: int
-    seed: int
+    architecture: Architecture
+    portrait: Portrait
     norms: tuple[FoldableNorm, ...] | None
     skeleton: str | None
     traced: Traced | None = None
     """The owner's model, where it is at hand."""
 
-    key: LayoutKey | None = None
+    layout: Layout | None = None
+    """Exact figures of a key."""
 
     @staticmethod
     def of(reference: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Owner:
         """From a model or a layout key."""
         if isinstance(reference, LayoutKey):
-            raise NotImplementedError
+            portrait, layout = reference.portrait, reference.layout
+            if portrait is None:
+                raise KeyFileError(
+                    "the key was made before keys could locate a network", hint="Make it again with `canon register`"
+                )
+            return Owner(layout.architecture, portrait, reference.norms, reference.skeleton, layout=layout)
         traced = Traced.of(reference, example)
         traced.check_finite()
         seed = secrets.randbits(62)
         layout = survey(traced, numbers=NUMBERS, seed=seed)
         norms = norms_behind_layers(reference, traced.graph)
-        return Owner(layout, NUMBERS, seed, norms, skeleton_of(traced.graph), traced)
-
-    @property
-    def architecture(self) -> Architecture:
-        """Layers and widths."""
-        return self.layout.architecture
+        portrait = Portrait(layout.steps, NUMBERS, seed)
+        return Owner(layout.architecture, portrait, norms, skeleton_of(traced.graph), traced)
 
 
 def locate(
@@ -71,8 +74,8 @@ def locate(
 ) -> Location:
     """Find the owner's network in a suspect, whatever was built around it.
 
-    Nothing has to be redundant, and nothing is recovered first: every channel of the suspect is compared with the owner's in
-    the owner's own coordinates, and what is nobody's is left out.
+    Nothing has to be redundant, and nothing is recovered first: every channel of the suspect is compared with the
+    owner's in the owner's own coordinates, and what is nobody's is left out.
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
@@ -88,39 +91,42 @@ def locate(
     try:
         given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole)
     except OtherNetwork as error:
-        return Location("not decided", f"Nothing could be compared: {error}", 0.0, 0.0, None, None, None, seed=owner.seed)
+        return Location("not decided", f"nothing could be compared: {error}", 0.0, 0.0, None, None, None)
     with torch.no_grad():
         return _located(suspect, given, owner, example)
 
 
 def _located(suspect: nn.Module, given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...]) -> Location:
     traced = given.traced
-    found = Walk(traced.graph, traced.tensors, owner.layout, numbers=owner.numbers, seed=owner.seed).run()
+    found = Walk(traced.graph, traced.tensors, owner.portrait).run()
     model = extract(traced.model, traced.graph, traced.tensors, found)
     extracted = Traced.of(model, example) if owner.traced is None else Traced.like(model, example, owner.traced)
-    graph = extracted.graph
-    blank(graph, extracted.tensors, {space: ~item.accepted.found for space, item in found.items()})
-    residuals = _residuals(extracted, owner, found)
-    return decide(
-        Findings(
-            model=model,
-            layers=_layers(graph, owner.architecture, found, residuals),
-            spaces=_spaces(graph, found),
-            silent={graph.spaces[space].name: item.silent for space, item in found.items()},
-            first=_first(graph),
-            agreement=agreement(suspect, model, example),
-            owner=None if owner.traced is None else agreement(owner.traced.model, model, example),
-            notes=_notes(given),
-            seed=owner.seed,
-        )
-    )
-
-
-def _residuals(extracted: Traced, owner: Owner, found: Mapping[int, Found]) -> dict[str, Tensor]:
-    """By layer, and by row."""
+    if owner.architecture.differences(extracted.architecture):
+        raise KeyFileError("the key's steps do not make the layers that it names")
+    blank(extracted.graph, extracted.tensors, {space: ~item.accepted.found for space, item in found.items()})
     if owner.traced is not None:
-        return layer_residuals(extracted, owner.traced, {space: item.silent for space, item in found.items()})
-    raise NotImplementedError
+        silent = {space: item.silent for space, item in found.items()}
+        residuals = layer_residuals(extracted, owner.traced, silent)
+    else:
+        assert owner.layout is not None, "an owner is a model or a key"
+        extracted, residuals = compare_exactly(extracted, owner.layout, found)
+    graph = extracted.graph
+    findings = Findings(
+        model=extracted.model,
+        layers=_layers(graph, owner.architecture, found, residuals),
+        spaces=_spaces(graph, found),
+        silent={graph.spaces[space].name: item.silent for space, item in found.items()},
+        first=_first(graph),
+        agreement=agreement(suspect, extracted.model, example),
+        owner=None,
+        notes=_notes(given),
+        seed=owner.portrait.seed,
+    )
+    result = decide(findings)
+    if result.answer == "contained" and owner.traced is not None:
+        # Rows agree; whether all else does is seen in the outputs.
+        return decide(replace(findings, owner=agreement(owner.traced.model, extracted.model, example)))
+    return result
 
 
 def _first(graph: ChannelGraph) -> frozenset[str]:

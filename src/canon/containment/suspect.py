@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
 
 from canon.errors import VerificationError
@@ -53,9 +52,11 @@ def prepare(
     """
     pairs = None if norms is None else tuple(norms)
     model = named_alike(model, architecture, example, reference=reference, norms=pairs or ())
-    model, form = conform(model, pairs, example)
-    model, cropped = _crop(model, architecture.shapes)
     traced = Traced.of(model, example)
+    formed, form = conform(model, pairs, example, graph=traced.graph)
+    formed, cropped = _crop(formed, architecture.shapes)
+    if formed is not model:
+        traced = Traced.of(formed, example)
     _check(architecture, traced, skeleton)
     traced.check_finite()
     return Suspect(traced, form, cropped)
@@ -94,7 +95,9 @@ def _crop(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.M
         padding = getattr(layer, "padding", ())
         if grown or count < 1 or count % 1 or not isinstance(padding, tuple) or min(padding, default=0) < count:
             continue
-        inner = weight.detach()[(..., *(slice(int(count), -int(count)) for _ in shape[2:]))]
+        inner = weight.detach()
+        for axis in range(2, weight.ndim):
+            inner = inner.narrow(axis, int(count), shape[axis])
         if float(weight.detach().norm()) ** 2 * (1 - HOLLOW**2) <= float(inner.norm()) ** 2:
             changed[f"{name}.weight"], rings[f"{name}.weight"] = inner, -int(count)
     if not changed:

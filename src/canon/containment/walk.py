@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Final
 
 import numpy as np
 import torch
@@ -16,9 +18,21 @@ from torch import Tensor
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
 from canon.containment.yardstick import Yardstick
 from canon.describe import Coordinates
+from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Space
-from canon.verify.layout import Layout, Step, ratios
+from canon.verify.layout import Step, check_complete, ratios
+from canon.verify.portrait import Portrait
 from canon.verify.side import Description, Side, blocks, movable
+
+ROUNDING: Final = 5e-7
+"""A factor this near to 1 is 1, so that what was not scaled stays bit for bit."""
+
+GRAIN: Final = 2e-2
+"""The same where the owner's scales come from the portrait of a key."""
+
+USUAL: Final = 0.8
+LARGEST: Final = 8.0
+"""Factors as near to 1 as rows are to the owner's, in units of that angle: the median of a space, and all of it."""
 
 
 @dataclass(eq=False)
@@ -33,58 +47,109 @@ class Found:
     silent: Tensor
     """For every channel of the owner's: whether nothing that reads it sees it change."""
 
+    grain: float = ROUNDING
+    """How exactly the owner's scales are known."""
+
     factors: dict[int, Tensor] = field(default_factory=dict)
     """By tap: the suspect's channel over the owner's."""
+
+    @cached_property
+    def settled(self) -> dict[int, Tensor]:
+        """Factors, with 1 where they are 1 as far as can be told: order alone was changed, or nothing."""
+        here = self.accepted.match >= 0
+        angle = (2 * (1 - self.pairs.cosine).clamp(min=0)).sqrt().clamp(min=self.grain)
+        single = int(here.sum()) == int(self.accepted.found.sum())
+        settled = {}
+        for tap, factor in self.factors.items():
+            gap = (factor - 1).abs()
+            near = gap[here] / angle[here]
+            if single and near.numel() and float(near.median()) <= USUAL and float(near.max()) <= LARGEST:
+                settled[tap] = torch.ones_like(factor)
+            else:
+                settled[tap] = factor.masked_fill(gap <= ROUNDING, 1.0).masked_fill(~here, 1.0)
+        return settled
+
+    @property
+    def rescaled(self) -> frozenset[int]:
+        """Taps at which channels are brought to the owner's scale."""
+        return frozenset(tap for tap, factor in self.settled.items() if not bool((factor == 1).all()))
 
 
 class Walk:
     """Sweeps over the owner's steps."""
 
-    def __init__(
-        self, graph: ChannelGraph, tensors: Mapping[str, Tensor], layout: Layout, *, numbers: int, seed: int
-    ) -> None:
-        self.graph, self.tensors, self.layout = graph, tensors, layout
-        self.numbers, self.seed = numbers, seed
-        self.yardsticks = [Yardstick.of(step) for step in layout.steps]
-        self.final = {step.space: index for index, step in enumerate(layout.steps)}
+    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor], portrait: Portrait) -> None:
+        self.graph, self.portrait = graph, portrait
+        self.side = Side(graph, tensors, numbers=portrait.numbers, seed=portrait.seed)
+        self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
+        self.final = {step.space: index for index, step in enumerate(portrait.steps)}
         self.found: dict[int, Found] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
-        for step in layout.steps:
+        for step in portrait.steps:
             self.scales.setdefault(step.space, {}).update(step.scales)
 
     def run(self) -> dict[int, Found]:
-        """Two sweeps: the second knows all layers, and corrects the first."""
+        """Two sweeps: the second knows all layers, and corrects the first.
+
+        Raises:
+            KeyFileError: The steps do not fit the network.
+        """
+        check_complete(self.portrait.steps, self.graph)
         self._sweep({})
         self._sweep(self.found)
         return self.found
 
     def _sweep(self, known: Mapping[int, Found]) -> None:
-        side = Side(self.graph, self.tensors, numbers=self.numbers, seed=self.seed)
         self.found = {}
-        for index, step in enumerate(self.layout.steps):
-            space = self.graph.spaces[step.space]
-            told = side.describe(space, step.maps)
+        for index, step in enumerate(self.portrait.steps):
+            space = self._space(step)
+            told = self.side.describe(space, step.maps)
             old = known.get(space.id)
             if old is None or index == self.final[space.id]:
-                self._match(index, step, space, told)
+                self._match(index, step, space, self._features(step, space, told))
             elif space.id not in self.found:
                 self.found[space.id] = replace(old, factors={})
             if movable(space):
-                self._place(side, step, space, told)
+                self._place(step, space, told)
 
-    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
+    def _space(self, step: Step) -> Space:
+        """A key comes from a file, and may ask for what this network does not have."""
+        space = self.graph.spaces[step.space] if step.space < len(self.graph.spaces) else None
+        taps = () if space is None else set(self.graph.space_taps(space)) - self.graph.fixed_taps
+        if (
+            space is None
+            or not set(step.maps) <= set(self.side.available(space))
+            or not set(step.scales) <= set(taps)
+            or (movable(space) and step.last and space.id not in self.found)
+            or (not movable(space) and not step.last)
+        ):
+            raise _unfitting(space)
+        return space
+
+    def _features(self, step: Step, space: Space, told: Description) -> Tensor:
+        features = self.portrait.features(step, told.features, told.parts)
+        if features.shape[1] != step.features.shape[1] or not step.scales.keys() <= told.scales.keys():
+            raise _unfitting(space)
+        return features
+
+    def _match(self, index: int, step: Step, space: Space, features: Tensor) -> None:
         yardstick = self.yardsticks[index]
         channels = len(step.label)
+        if channels % space.groups or (not movable(space) and channels != space.width):
+            raise _unfitting(space)
         if movable(space):
             size = channels // space.groups
-            pairs = compare(yardstick, told.features, blocks(space), torch.arange(channels) // size, step.leader,
+            pairs = compare(yardstick, features, blocks(space), torch.arange(channels) // size, step.leader,
                             self._flips(space))  # fmt: skip
         else:
-            pairs = _given(yardstick, told.features)
+            pairs = _given(yardstick, features)
         bar = chance(yardstick.dimension, channels)
         accepted = accept(pairs, step.leader, bar, LEAST if movable(space) else -1.0)
+        grain = GRAIN if self.portrait.reduced else ROUNDING
         factors = self.found[space.id].factors if space.id in self.found else {}
-        self.found[space.id] = Found(accepted, pairs, yardstick, bar, step.leader, self._silent(space, yardstick), factors)
+        self.found[space.id] = Found(
+            accepted, pairs, yardstick, bar, step.leader, self._silent(space, yardstick), grain, factors
+        )
 
     def _silent(self, space: Space, yardstick: Yardstick) -> Tensor:
         scales, silent = self.scales[space.id], torch.ones_like(yardstick.still)
@@ -98,7 +163,7 @@ class Walk:
         read = {self.graph.taps[stage.inputs[0]] for stage in space.stages if stage.kind == "norm"}
         return any(tap in free and tap not in read for tap in self.graph.space_taps(space))
 
-    def _place(self, side: Side, step: Step, space: Space, told: Description) -> None:
+    def _place(self, step: Step, space: Space, told: Description) -> None:
         found = self.found[space.id]
         match = found.accepted.match
         member = match.clamp(min=0)
@@ -115,7 +180,15 @@ class Walk:
             factors = {tap: factor.numpy() for tap, factor in against(leader).items()}
             index = torch.where(match >= 0, leader, -1).numpy().astype(np.int64)
             zeros = {point: np.where(zero, 0.0, np.nan) for point, zero in told.zeros.items()}
-            side.place(space, Coordinates(index, len(step.label), factors, zeros), frozenset(factors))
+            self.side.place(space, Coordinates(index, len(step.label), factors, zeros), frozenset(factors))
+
+
+def _unfitting(space: Space | None) -> KeyFileError:
+    return KeyFileError(
+        "the key describes a channel space that the model does not have",
+        where=None if space is None else space.name,
+        hint="The key is damaged, or was made by hand",
+    )
 
 
 def _given(yardstick: Yardstick, features: Tensor) -> Pairs:

@@ -36,6 +36,15 @@ class Coordinates:
         """Every channel is its own coordinate."""
         return Coordinates(np.arange(width), width)
 
+    def same(self, other: Coordinates) -> bool:
+        """Whether these name channels in the same way, with the same factors; constants are not looked at."""
+        return (
+            self.size == other.size
+            and np.array_equal(self.index, other.index)
+            and self.factors.keys() == other.factors.keys()
+            and all(np.array_equal(factor, other.factors[tap]) for tap, factor in self.factors.items())
+        )
+
     @cached_property
     def place(self) -> Array:
         """Coordinate of each channel, 0 for one that is always zero: its factor is zero."""

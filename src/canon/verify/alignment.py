@@ -8,6 +8,7 @@ bias or statistic is ever written that is not the model's own times such a facto
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -157,7 +158,7 @@ def align(
     if isinstance(reference, nn.Module):
         owner = Traced.of(reference, example)
         owner.check_finite()
-        layout = survey(owner)
+        layout = survey(owner, seed=secrets.randbits(48))
         model = named_alike(model, layout.architecture, example, reference=reference)
         traced = Traced.like(model, example, owner)
     else:
@@ -189,7 +190,7 @@ class _Aligner:
 
     def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor], layout: Layout, matching: Matching) -> None:
         self.graph, self.layout, self.matching = graph, layout, matching
-        self.side = Side(graph, tensors)
+        self.side = Side(graph, tensors, seed=layout.seed)
         self.match: dict[int, Tensor] = {}
         self.leader: dict[int, Tensor] = {}
         self.factors: dict[int, dict[int, Tensor]] = {}
@@ -222,7 +223,7 @@ class _Aligner:
 
     def _step(self, index: int, step: Step, space: Space) -> None:
         found = self.side.describe(space, step.maps)
-        features = project(found.features, self.layout.numbers, seed=index)
+        features = project(found.features, self.layout.numbers, seed=self.layout.seed + index)
         old = self.match.get(space.id)
         known: Mapping[int, Tensor] | None = None
         if step.last:

@@ -1,7 +1,8 @@
-"""The layout key: a small file from which a model is aligned without the reference.
+"""The layout key: a small file from which a model is aligned, or located in another, without the reference.
 
-It holds, for every channel, a few random projections of what the channel computes and its scale at every tap: nothing
-that could stand in for a weight. The file is safetensors with one JSON text in its header, so nothing in it can run
+It holds, for every channel, a few random projections of what the channel computes and its scale at every tap, and a
+portrait of coarser ones from which the channel is known again after it was changed: nothing that could stand in for a
+weight. The file is safetensors with one JSON text in its header, so nothing in it can run
 code. The projections come from torch's generator; a few of its numbers are kept and compared, so that a key is never
 read with another stream.
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,20 +29,33 @@ from canon.verify.architecture import Architecture
 from canon.verify.coverage import Coverage, Uncompared
 from canon.verify.digest import model_digest
 from canon.verify.function import Comparison
-from canon.verify.layout import Layout, Step, survey
+from canon.verify.keeping import coarsened, portrait_bytes, portrait_header, read_portrait, tolerated_noise
+from canon.verify.layout import Layout, Step, check_steps, survey
+from canon.verify.portrait import Portrait, portray, reduce
 from canon.verify.projection import project
 from canon.verify.registered import Registered
+from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
 FORMAT: Final = "canon-layout-key"
-VERSION: Final = 1
+VERSION: Final = 2
 
-SHARE: Final = 0.025
-"""Part of the model's bytes that a key may take, if that leaves it `FEWEST` numbers per channel."""
+SHARE: Final = 0.03
+"""Part of the model's bytes that a key may take, if that leaves it the fewest numbers that it needs."""
 
-FEWEST: Final = 4
+ROBUST_SHARE: Final = 0.1
+"""The same of a robust key."""
+
+FEWEST: Final = 2
 MOST: Final = 24
-_HEADER_BYTES: Final = 32_000
+"""Exact numbers per channel."""
+
+LEAST_PORTRAIT: Final = 6
+ENOUGH_PORTRAIT: Final = 32
+MOST_PORTRAIT: Final = 64
+"""Coarse numbers per row. From 64 on more of them tell nothing new."""
+
+_HEADER_BYTES: Final = 24_000
 _LARGEST_WIDTH: Final = 1 << 24
 
 
@@ -61,6 +75,24 @@ class LayoutKey:
 
     registered: Registered | None = None
     """What the key keeps beside channels; None: it was made by an older version."""
+
+    portrait: Portrait | None = None
+    """What changed channels are known again by; None: the key was made before there were portraits."""
+
+    skeleton: str | None = None
+    """SHA-256 of how the model is wired, widths aside."""
+
+    def __post_init__(self) -> None:
+        check_steps(self.layout.steps)
+        if self.portrait is not None:
+            check_steps(self.portrait.steps)
+
+    @property
+    def noise(self) -> float | None:
+        """Relative noise on every weight up to which rows are told apart in the widest layer; None: no portrait."""
+        if self.portrait is None:
+            return None
+        return tolerated_noise(self.portrait)
 
     def compare_fixed(self, model: nn.Module, example: Any) -> tuple[dict[str, float], Coverage]:
         """Residuals of the tensors whose entries have no freedom, and what the comparison covers."""
@@ -85,9 +117,12 @@ class LayoutKey:
             "shapes": [[name, *shape] for name, shape in self.layout.architecture.shapes.items()],
             "wiring": self.layout.architecture.wiring,
             "numbers": self.layout.numbers,
+            "seed": self.layout.seed,
             "stream": _stream(),
             "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
         }
+        if self.skeleton is not None:
+            header["skeleton"] = self.skeleton
         if self.norms is not None:
             header["norms"] = [[n.norm, n.layer, int(n.bias), int(n.affine)] for n in self.norms]
         if self.registered is not None:
@@ -103,6 +138,8 @@ class LayoutKey:
                 tensors[f"leader.{index}"] = step.leader.int()
             if not torch.equal(_expand(_runs(step.label), len(step.label)), step.label):
                 tensors[f"label.{index}"] = step.label.int()
+        if self.portrait is not None:
+            header["portrait"], tensors["portrait"] = portrait_header(self.portrait, self.layout)
         with atomic_path(path, force=force) as target:
             write_safetensors(target, tensors, {"canon": json.dumps(header, separators=(",", ":"))})
 
@@ -117,38 +154,57 @@ class LayoutKey:
 
 
 def register(
-    model: nn.Module, example: Tensor | tuple[Any, ...], *, numbers: int | None = None, seed: int | None = None
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    *,
+    numbers: int | None = None,
+    robust: bool = False,
+    seed: int | None = None,
 ) -> LayoutKey:
     """Make a model's layout key. The model is not changed.
 
     Args:
         model: The owner's model, in evaluation mode.
         example: An input tensor or tuple of inputs.
-        numbers: Numbers to keep per channel; None: as many as fit into 2.5% of the model's size, from 4 to 24.
+        numbers: Exact numbers to keep per channel; None: as many as fit, from 2 to 24.
+        robust: Keep more coarse numbers, up to a tenth of the model's size instead of 3%, so that channels are known
+            again after stronger changes; `LayoutKey.noise` says how strong.
         seed: Of the key's secret projections; None: a fresh one, which nobody can prepare a model for.
     """
     traced = Traced.of(model, example)
-    whole = survey(traced)
-    if numbers is None:
-        tensors, _ = tensor_names(model)
-        size = sum(t.numel() * t.element_size() for t in tensors.values())
-        channels = sum(len(step.label) for step in whole.steps)
-        scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
-        room = SHARE * size - _HEADER_BYTES - 4 * scales
-        numbers = int(max(FEWEST, min(MOST, room // (4 * max(1, channels)))))
-    elif not 1 <= numbers <= 1024:
+    seed = secrets.randbits(48) if seed is None else seed
+    whole = survey(traced, seed=seed)
+    if numbers is not None and not 1 <= numbers <= 1024:
         raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
-    steps = tuple(_shrink(step, numbers, index) for index, step in enumerate(whole.steps))
-    layout = Layout(whole.architecture, steps, numbers)
-    registered = Registered.of(traced, secrets.randbits(62) if seed is None else seed)
-    norms = norms_behind_layers(model, traced.graph)
-    return LayoutKey(layout, model_digest(model), norms=norms, registered=registered)
+    digest = model_digest(model)
+    tensors, _ = tensor_names(model)
+    size = sum(t.numel() * t.element_size() for t in tensors.values())
+    channels = sum(len(step.label) for step in whole.steps)
+    scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
+    cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
+    room = (ROBUST_SHARE if robust else SHARE) * size - _HEADER_BYTES - 4 * scales - cost.fixed
+    if numbers is None:
+        # Rows first, as many numbers as a layer of some width needs; then exact ones; what is left goes to rows.
+        numbers = int((room - ENOUGH_PORTRAIT * cost.each) // (4 * max(1, channels)))
+        numbers = max(FEWEST, min(MOST, numbers))
+    rows = int((room - 4 * numbers * channels) // max(1, cost.each)) // 2 * 2
+    rows = max(LEAST_PORTRAIT, min(MOST_PORTRAIT, rows))
+    steps = tuple(_shrink(step, numbers, seed + index) for index, step in enumerate(whole.steps))
+    layout = Layout(whole.architecture, steps, numbers, seed)
+    return LayoutKey(
+        layout,
+        digest,
+        norms=norms_behind_layers(model, traced.graph),
+        portrait=coarsened(reduce(portray(traced, whole, rows, seed)), layout),
+        skeleton=skeleton_of(traced.graph),
+        registered=Registered.of(traced, seed),
+    )
 
 
 def _shrink(step: Step, numbers: int, seed: int) -> Step:
     features = project(step.features, numbers, seed).float().double()
     scales = {tap: scale.float().double() for tap, scale in step.scales.items()}
-    return Step(step.space, step.maps, features, scales, step.leader, step.label, step.last)
+    return replace(step, features=features, scales=scales, parts=())
 
 
 class _Parser:
@@ -169,10 +225,13 @@ class _Parser:
         for name, used in self.taken.items():
             if used != self.tensors[name].numel():
                 raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
-        layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers)
+        seed = _integer(header.get("seed", 0), 0, 1 << 62)
+        layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers, seed)
         norms = tuple(_norm(entry, shapes) for entry in header["norms"]) if "norms" in header else None
         registered = Registered.parse(header["registered"], self.tensors) if "registered" in header else None
-        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms, registered)
+        portrait = read_portrait(header["portrait"], self.tensors["portrait"], steps) if "portrait" in header else None
+        skeleton = str(header["skeleton"]) if "skeleton" in header else None
+        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton)
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:
         space, width, last, maps, taps = entry

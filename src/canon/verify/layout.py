@@ -9,7 +9,7 @@ the reference alone, so a file with its steps replaces the reference.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from canon.describe import SKETCH, Array, Coordinates, cluster
-from canon.errors import VerificationError
-from canon.graph import Space
+from canon.errors import KeyFileError, VerificationError
+from canon.graph import ChannelGraph, Space
 from canon.verify.architecture import Architecture
 from canon.verify.side import Description, Part, Side, blocks, movable
 from canon.verify.traced import Traced
@@ -64,6 +64,9 @@ class Layout:
     numbers: int = 0
     """Numbers per channel that the features were projected to; 0: they are whole."""
 
+    seed: int = 0
+    """What rows and features are projected with."""
+
 
 def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
     """The layout of a model. The model is not changed."""
@@ -80,7 +83,9 @@ def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0) -> Layout:
     """
     with torch.no_grad():
         return Layout(
-            traced.architecture, _Surveyor(Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)).run()
+            traced.architecture,
+            _Surveyor(Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)).run(),
+            seed=seed,
         )
 
 
@@ -164,6 +169,39 @@ class _Surveyor:
         missing = {tap: scale for tap, scale in found.scales.items() if tap not in self.scales[space.id]}
         leader, label = last.leader, blocks(space)
         self.steps.append(Step(space.id, maps, found.features, missing, leader, label, True, found.parts))
+
+
+def check_steps(steps: Iterable[Step]) -> None:
+    """Refuse steps that describe nothing: anything would agree with them.
+
+    Raises:
+        KeyFileError: A step has no producers or no features, or all that it says is zero.
+    """
+    for step in steps:
+        if not step.maps or not step.features.numel() or not bool(step.features.any()):
+            what = "has no producers" if not step.maps else "says nothing of its channels"
+            raise KeyFileError(
+                f"the key describes a channel space by nothing: it {what}",
+                where=f"space {step.space}",
+                hint="The key is damaged, or was made by hand",
+            )
+
+
+def check_complete(steps: Sequence[Step], graph: ChannelGraph) -> None:
+    """Refuse steps that leave out spaces of a model, or layers that make them.
+
+    Raises:
+        KeyFileError: What is left out could be anything.
+    """
+    described = {step.space: set(step.maps) for step in steps}
+    for space in graph.spaces:
+        missing = {producer.map for producer in space.producers} - described.get(space.id, set())
+        if missing:
+            raise KeyFileError(
+                "the key leaves out a layer that makes these channels",
+                where=graph.maps[min(missing)].name,
+                hint="The key is damaged, or was made by hand",
+            )
 
 
 def coordinates(

@@ -87,6 +87,8 @@ class Side:
 
     def place(self, space: Space, coordinates: Coordinates, taps: frozenset[int]) -> None:
         """Give a space coordinates; `taps` are those whose factors they hold."""
+        if self._taps.get(space.id) == taps and self.coordinates[space.id].same(coordinates):
+            return  # what rests on them is as good as it was
         self.coordinates[space.id] = coordinates
         self._taps[space.id] = taps
         self._version[space.id] = self._version.get(space.id, 0) + 1

@@ -1,0 +1,78 @@
+"""The extracted model against a layout key: exact figures for its rows, and the key's exact scales.
+
+A key's portrait is coarse, in scales as well. The few exact numbers that the key has for every channel say how far the
+extracted model's channels are from the owner's, now that it is known which is which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from canon.containment.residuals import channels_of
+from canon.containment.walk import ROUNDING, Found
+from canon.graph.tensors import tensor_names
+from canon.rewrite import SpaceRewrite, rewrite
+from canon.verify.layout import Layout, coordinates, ratios
+from canon.verify.projection import project
+from canon.verify.side import Side, movable
+from canon.verify.traced import Traced
+
+SAME: Final = 1e-4
+"""Median distance of exact figures up to which channels are the owner's, not only like them."""
+
+
+def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found]) -> tuple[Traced, dict[str, Tensor]]:
+    """The extracted model in the key's own scales, and by layer how far each row is from the owner's.
+
+    Args:
+        extracted: The extracted model, in the owner's layout.
+        layout: The key's.
+        found: By space: what was found of it.
+    """
+    graph = extracted.graph
+    side = Side(graph, extracted.tensors)
+    distance: dict[int, Tensor] = {}
+    scales: dict[int, dict[int, Tensor]] = {}
+    for index, step in enumerate(layout.steps):
+        space = graph.spaces[step.space]
+        told = side.describe(space, step.maps)
+        features = project(told.features, layout.numbers, seed=index)
+        distance[space.id] = torch.linalg.vector_norm(features - step.features, dim=1)
+        if movable(space):
+            everyone = torch.arange(space.width)
+            here = found[space.id].accepted.found
+            for tap, ratio in ratios(told.scales, step.scales, everyone).items():
+                gap = (ratio - 1).abs()
+                scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
+            if not step.last:
+                side.place(space, coordinates(everyone, step.leader, told.scales, step.scales), frozenset(step.scales))
+    moves = {}
+    for chosen, by_tap in scales.items():
+        taps = _meant(found[chosen], distance[chosen])
+        gains = {tap: 1 / scale for tap, scale in by_tap.items() if tap in taps and bool((scale != 1).any())}
+        if gains:
+            moves[chosen] = SpaceRewrite.scaling(graph.spaces[chosen].width, gains)
+    if moves:
+        model = rewrite(extracted.model, graph, moves)
+        extracted = replace(extracted, model=model, tensors=tensor_names(model)[0])
+    for known, item in found.items():
+        # Exact figures agree by no accident, however few the portrait's numbers are.
+        accepted = item.accepted
+        sure = accepted.found & (distance[known] <= SAME)
+        item.accepted = replace(accepted, distinct=accepted.distinct | sure)
+    rows = {
+        name: torch.cat([distance[space].repeat_interleave(repeat) for space, repeat in parts])
+        for name, parts in channels_of(graph).items()
+        if all(space in distance for space, _ in parts)
+    }
+    return extracted, rows
+
+
+def _meant(found: Found, distance: Tensor) -> frozenset[int]:
+    """Taps at which the owner's scale means something: the suspect's was changed on purpose, or is the owner's."""
+    return frozenset(found.factors) if float(distance.median()) <= SAME else found.rescaled
