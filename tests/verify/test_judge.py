@@ -12,11 +12,10 @@ from scipy.stats import binom, kstest
 from torch import Tensor, nn
 
 from canon import watermarks, zoo
-from canon.api import JudgeOptions, certify, judge
+from canon.api import JudgeOptions, certify, check_evidence, judge
 from canon.attacks import attack
 from canon.errors import VerificationError
 from canon.verify import LayoutKey, align, register
-from canon.api import check_evidence
 from canon.verify.mark import Mark
 from canon.verify.verdict import Inconclusive, Matches, Proved, Refuted
 from canon.watermarks import Dataset, Key, Message, TrainOptions

@@ -19,7 +19,6 @@ from canon.verify.function import Comparison, Inputs, compare_models
 from canon.verify.precision import cast
 from canon.verify.traced import Traced
 
-
 RECOVERY_FORMAT: Final = "canon-recovery"
 """What a document of a recovery without a verdict calls itself."""
 

@@ -24,9 +24,9 @@ from canon import watermarks, zoo
 from canon._files import write_text
 from canon.api import Judgement, judge
 from canon.attacks import attack
-from canon.bench.measures.claims import STRONG
 from canon.bench.environment import environment
 from canon.bench.grid import Record
+from canon.bench.measures.claims import STRONG
 from canon.verify import register
 from canon.watermarks import Dataset, TrainOptions
 

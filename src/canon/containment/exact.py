@@ -50,7 +50,7 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
                 gap = (ratio - 1).abs()
                 scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
             if not step.last:
-                side.place(space, coordinates(everyone, step.leader, told.scales, step.scales), frozenset(step.scales))
+                side.place(space, coordinates(everyone, step.leader, told.scales, step.scales, told.zeros), frozenset(step.scales))
     moves = {}
     for chosen, by_tap in scales.items():
         taps = _meant(found[chosen], distance[chosen])

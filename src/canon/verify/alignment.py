@@ -8,7 +8,6 @@ bias or statistic is ever written that is not the model's own times such a facto
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
@@ -158,7 +157,7 @@ def align(
     if isinstance(reference, nn.Module):
         owner = Traced.of(reference, example)
         owner.check_finite()
-        layout = survey(owner, seed=secrets.randbits(48))
+        layout = survey(owner)
         model = named_alike(model, layout.architecture, example, reference=reference)
         traced = Traced.like(model, example, owner)
     else:
