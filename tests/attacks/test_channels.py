@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from canon.attacks.channels import Channels, Kind, deal_shares, shuffle
+from canon.attacks.channels import Channels, Kind, deal_shares
+from canon.attacks.placement import interleave, shuffle
 from canon.errors import AttackError
 
 
