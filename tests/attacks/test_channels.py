@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from canon.attacks.channels import Channels, Kind, deal_shares
-from canon.attacks.placement import interleave, shuffle
+from canon.attacks.placement import shuffle
 from canon.errors import AttackError
 
 

@@ -78,7 +78,7 @@ class Channels:
     """`Kind` of each channel, int64."""
 
     origin: Tensor
-    """Below `before` the original channel that it is, copies or helps to give, else a number for a dummy or its group."""
+    """Below `before` the original channel that it is, copies or helps to give; else a dummy's or a group's number."""
 
     unit: Tensor
     """Channels of one unit have the same incoming filter."""

@@ -47,7 +47,7 @@ class SpaceLog:
     """Primitives, in order."""
 
     kinds: tuple[str, ...]
-    """What each channel is: original, copy, part (of a channel that was replaced), or a `Kind` of dummy in small letters."""
+    """What each channel is: original, copy, part (of a replaced channel), or a `Kind` of dummy in small letters."""
 
     origins: tuple[int, ...]
     """The original channel of an original, a copy or a part; for dummies a number from `before` on, one for a clique

@@ -23,7 +23,7 @@ class AttackOptions:
     """Primitives applied one after the other, or one of `MIX` alone."""
 
     ratio: float = 0.2
-    """ρ: each primitive adds `⌈ρ·C⌉` channels, `C` being the width at that step; those that work in groups, whole ones."""
+    """ρ: each primitive adds `⌈ρ·C⌉` channels, `C` being the width at that step; where it adds groups, whole ones."""
 
     seed: int = 0
     """Seed of everything random."""

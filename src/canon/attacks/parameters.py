@@ -123,16 +123,19 @@ def _treatments(planned: SpacePlan, stage: Stage, layer: Layer) -> Iterator[tupl
     kind, counts = planned.kind, planned.counts
     if counts[Kind.ZERO_IN]:
         value = torch.tensor(planned.place.constants[stage.inputs[0]], dtype=torch.float64)
-        yield torch.nonzero(kind == Kind.ZERO_IN).flatten(), lambda e: layer.silence(e, value.to(e.device).expand(len(e)))
+        yield (
+            torch.nonzero(kind == Kind.ZERO_IN).flatten(),
+            lambda e: layer.silence(e, value.to(e.device).expand(len(e))),
+        )
     if counts[Kind.DEAD_RANGE] or counts[Kind.DEAD_DATA]:
         depths = planned.place.depths
-        if depths.levels[stage.inputs[0]] == "zero":
+        if depths.levels.get(stage.inputs[0]) == "zero":
             dead = torch.nonzero(among(kind, (Kind.DEAD_RANGE, Kind.DEAD_DATA))).flatten()
             yield dead, lambda e: layer.silence(e, torch.zeros(len(e), dtype=torch.float64, device=e.device))
         elif stage.kind == "norm":
             dead = torch.nonzero(kind == Kind.DEAD_RANGE).flatten()
             yield dead, lambda e: layer.sink(e, depths.threshold)
-    if planned.blend is not None and planned.place.forms[stage.inputs[0]] == "linear":
+    if planned.blend is not None and planned.place.forms.get(stage.inputs[0]) == "linear":
         turned = torch.nonzero(planned.blend.shift != 1).flatten()
         shift = planned.blend.shift[turned].repeat_interleave(stage.repeat)
         yield turned, lambda e: layer.turn(e, shift.to(e.device))

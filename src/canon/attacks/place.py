@@ -87,19 +87,27 @@ class Place:
         """Why data cannot show what to switch off here."""
         if self.depths.obstacle is not None:
             return self.depths.obstacle
-        if not self.valves:
+        if None in self.valves:
             return "no shift to set a threshold with"
         strange = [name for name in self.valves if name not in self.surroundings.ordinary]
         return f"no ordinary layer holds {strange[0]}" if strange else None
 
     @cached_property
-    def valves(self) -> tuple[str, ...]:
-        """Biases of layers and shifts of norms that hold a channel down that is switched off."""
+    def valves(self) -> frozenset[str | None]:
+        """The last shifts before an activation that switches channels off: of norms or layers; None: of neither."""
         maps, levels = self.surroundings.graph.maps, self.depths.levels
-        biases = [maps[p.map].bias for p in self.space.producers]
-        norms = [
-            stage.params.get("bias", stage.params["mean"])
-            for stage in self.space.stages
-            if stage.kind == "norm" and levels[stage.inputs[0]] in ("low", "under")
-        ]
-        return tuple(dict.fromkeys([*(name for name in biases if name is not None), *norms]))
+        makers = {stage.output: stage for stage in self.space.stages}
+        biases = {p.point: maps[p.map].bias for p in self.space.producers}
+        asked = [s.inputs[0] for s in self.space.stages if s.kind == "activation" and s.reach == "pointwise"]
+        found: set[str | None] = set()
+        for point in (queue := [point for point in asked if levels.get(point) in ("low", "under")]):
+            stage = makers.get(point)
+            if stage is None:
+                found.add(biases[point])
+            elif stage.kind == "norm":
+                found.add(stage.params.get("bias", stage.params["mean"]))
+            else:
+                queue += [
+                    given for given in stage.inputs if levels.get(given) in ("low", "under") and given not in queue
+                ]
+        return frozenset(found)

@@ -13,7 +13,7 @@ from canon.attacks.interface import Preserves, Primitive, Setting
 
 @final
 class TinyColumn(Primitive):
-    """Channels with any filter, whose outgoing weights are 10⁻³⁰ to 10⁻¹² of what is usual in the layer, and not zero."""
+    """Channels with any filter, whose outgoing weights are 10⁻³⁰ to 10⁻¹² of what is usual in the layer, not zero."""
 
     name: ClassVar[str] = "tiny_column"
     preserves: ClassVar[Preserves] = "nearly"

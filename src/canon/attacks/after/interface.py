@@ -16,7 +16,7 @@ from canon.rewrite import replace_tensors
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """A change to a model. The fields of a step are its settings; what is not shown in its `repr` is not written down."""
+    """A change to a model. Its fields are its settings; those that its `repr` leaves out are not written down."""
 
     name: ClassVar[str]
     """What users call it."""
@@ -37,7 +37,7 @@ class Step(ABC):
 
 
 def change_parameters(model: nn.Module, change: Callable[[Tensor], Tensor], smallest: int = 0) -> nn.Module:
-    """A copy with every parameter of at least so many dimensions changed; buffers, such as a norm's statistics, stay."""
+    """A copy with every parameter of at least so many dimensions changed; buffers, a norm's statistics say, stay."""
     own = {id(parameter) for parameter in model.parameters()}
     tensors = tensor_names(model)[0]
     with torch.no_grad():

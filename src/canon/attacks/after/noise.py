@@ -16,7 +16,7 @@ from canon.errors import AttackError
 @final
 @dataclass(frozen=True)
 class Noise(Step):
-    """`w ← w·(1 + relative·n) + absolute·s·n'` for every parameter, with normal `n` and the tensor's own deviation `s`."""
+    """`w ← w·(1 + relative·n) + absolute·s·n'` for every parameter, with normal `n` and the tensor's deviation `s`."""
 
     name: ClassVar[str] = "noise"
 

@@ -14,9 +14,7 @@ from canon.attacks.after.prune import Prune
 from canon.attacks.after.rounding import Round
 from canon.errors import AttackError
 
-_STEPS: Final[dict[str, type[Step]]] = {
-    step.name: step for step in (Noise, Prune, Round, Float16, BFloat16, Finetune)
-}
+_STEPS: Final[dict[str, type[Step]]] = {step.name: step for step in (Noise, Prune, Round, Float16, BFloat16, Finetune)}
 
 
 def names() -> tuple[str, ...]:
@@ -61,8 +59,10 @@ def parse(text: str) -> Step:
 
 
 def _read(step: str, field: Field[Any], written: str) -> Any:
-    kind = type(field.default)
+    kind: Any = type(field.default)
     try:
         return kind(written)
     except ValueError as error:
-        raise AttackError(f"the setting '{field.name}' of the step '{step}' is a {kind.__name__}, got '{written}'") from error
+        raise AttackError(
+            f"the setting '{field.name}' of the step '{step}' is a {kind.__name__}, got '{written}'"
+        ) from error

@@ -26,9 +26,7 @@ def _pool(state: State, call: Call, x: Value, *, keeps_constants: bool = True, c
         return None
     function = (lambda v: v) if curved or not keeps_constants else None
     reach: Reach = "extreme" if curved else "mean"
-    parts = state.homogeneous(
-        x.layout.parts, function, curved=curved, keeps_constants=keeps_constants, reach=reach
-    )
+    parts = state.homogeneous(x.layout.parts, function, curved=curved, keeps_constants=keeps_constants, reach=reach)
     return Layout(x.layout.axis, parts)
 
 
