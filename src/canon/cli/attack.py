@@ -32,7 +32,7 @@ EXAMPLES = examples(
     "canon attack owner.safetensors --arch resnet18 -o suspect.safetensors --seed 7",
     "canon attack owner.safetensors -o suspect.pt2 --op nso_zero --op nso_clique --ratio 0.5 --log attack.json",
     "canon attack resnet18 -o hidden.safetensors --op mix-opseq --no-scale --json",
-    "canon attack owner.pt2 -o suspect.pt2 --op nso_clique --op dead_range --after noise:relative=0.05 --after round=8",
+    "canon attack owner.safetensors -o hidden.safetensors --op dead_range --after noise:relative=0.05 --after round=8",
 )
 Ops = Annotated[
     list[str] | None,
