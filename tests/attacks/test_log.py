@@ -99,6 +99,18 @@ def test_what_is_no_log_is_refused(text: str) -> None:
         AttackLog.from_json(text)
 
 
+def test_the_first_format_is_read() -> None:
+    done = attack(network(), EXAMPLE, ["nso_clique"]).log
+    data = json.loads(done.to_json())
+    for name in ("preserves", "change", "after"):
+        del data[name]
+    for space in data["spaces"]:
+        del space["skipped"]
+    for name in ("tiny_range", "clique_noise"):
+        del data["options"][name]
+    assert AttackLog.from_json(json.dumps({**data, "format": 1})) == done
+
+
 def test_a_newer_format_is_refused() -> None:
-    with pytest.raises(FileFormatError, match="format 2, this version reads 1"):
-        AttackLog.from_json('{"format": 2}')
+    with pytest.raises(FileFormatError, match="format 3, this version reads 2"):
+        AttackLog.from_json('{"format": 3}')

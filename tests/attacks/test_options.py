@@ -34,6 +34,10 @@ EXAMPLE = torch.zeros(2, 4)
         ({"sequence_length": 0}, "at least one primitive"),
         ({"zero_form": "both"}, "zero_form is"),
         ({"split_shares": "odd"}, "split_shares is"),
+        ({"tiny_range": (0.0, 1e-12)}, "tiny weights must be positive"),
+        ({"tiny_range": (1e-12, 1e-30)}, "tiny weights must be positive"),
+        ({"clique_noise": -1.0}, r"noise of cliques must be in \[0, 1\]"),
+        ({"clique_noise": float("nan")}, r"noise of cliques must be in \[0, 1\]"),
     ],
 )
 def test_options_are_checked(wrong: dict[str, Any], words: str) -> None:
@@ -42,7 +46,9 @@ def test_options_are_checked(wrong: dict[str, Any], words: str) -> None:
 
 
 def test_an_unknown_op_names_the_known_ones() -> None:
-    with pytest.raises(AttackError, match=r"no attack 'nso_nil'.*nso_zero, nso_clique, nso_split, mix-opseq"):
+    with pytest.raises(
+        AttackError, match=r"no attack 'nso_nil'.*nso_zero, nso_clique, nso_split, dead_range, .*, mix-opseq"
+    ):
         attack(network(), EXAMPLE, ["nso_zero", "nso_nil"])
 
 

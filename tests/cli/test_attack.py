@@ -33,7 +33,24 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
     arguments = ["attack", str(given), "--arch", "squeezenet1_1", "-o", str(out), "--op", "nso_zero"]
     assert execute(app, [*arguments, "--no-permute", "--no-scale"]) == ExitCode.OK
     before, after = load_file(given)["features.0.weight"], load_file(out)["features.0.weight"]
-    assert after[: len(before)].equal(before)
+    places = [int((after == row).flatten(1).all(1).nonzero()[0]) for row in before]
+    assert places == sorted(places)
+    assert places != list(range(len(before)))
+
+
+def test_steps_afterwards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, log = tmp_path / "hidden.safetensors", tmp_path / "hidden.json"
+    arguments = ["attack", "timm:test_resnet", "-o", str(out), "--log", str(log), "--op", "odd_group", "--json"]
+    steps = ["round=8", "finetune:dataset=digits,batch=512,rate=0.001"]
+    more = [word for step in steps for word in ("--after", step)]
+    assert execute(app, [*arguments, *more, "--size", "32"]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert [step["step"] for step in document["after"]] == [
+        "round", "finetune:dataset=digits,rate=0.001,batch=512",
+    ]  # fmt: skip
+    assert all(step["change"] > 0 for step in document["after"])
+    assert document["preserves"] == "function"
+    assert AttackLog.from_json(log.read_text()).after[0].step == "round"
 
 
 @pytest.mark.parametrize(
@@ -42,6 +59,8 @@ def test_weights_from_a_file(tmp_path: Path) -> None:
         (["--op", "nso_nil"], "no attack 'nso_nil'"),
         (["--ratio", "1.5"], "ratio must be in"),
         (["--select", "layer9"], "matches no free space"),
+        (["--after", "shake"], "no step 'shake'"),
+        (["--after", "round=8.5"], "is a int"),
     ],
 )
 def test_errors(tmp_path: Path, more: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from canon.attacks.blend import Blend
 from canon.attacks.channels import Kind
 from canon.attacks.plan import AttackPlan, SpacePlan
-from canon.graph import Segment
+from canon.graph import LinearMap, Segment
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +29,7 @@ class Axis:
     """Whole numbers of each entry, `[3, after]`: source, filter, kind."""
 
     share: Tensor
-    """Share of each entry in its source, 0 for dummies."""
+    """How strongly live rows read each entry, relative to its source or its group; mostly 0 for dummies."""
 
     gain: Tensor
     """Camouflage scale."""
@@ -105,6 +106,38 @@ class Axes:
     def of(self, segments: tuple[Segment, ...]) -> Axis:
         """The axis that these segments make up."""
         return Axis.join([self._stretch(segment) for segment in segments])
+
+    def blend(self, rows: tuple[Segment, ...]) -> Blend | None:
+        """What the rows of these segments are made of; None: all are plain."""
+        parts, filters, count = [], [], 0
+        for segment in rows:
+            planned = self.plan.spaces.get(segment.space)
+            length = segment.length if planned is None else planned.after * segment.repeat
+            blend = None if planned is None else planned.blend
+            if blend is None or planned is None or planned.place.forms.get(segment.point) == "even":
+                parts.append(Blend.plain(length))
+            else:
+                parts.append(blend.repeat(segment.repeat))
+            filters.append(count)
+            count += self._stretch(segment).filters
+        joined = Blend.join(parts, filters)
+        return joined if joined.amount.numel() else None
+
+    def threshold(self, rows: tuple[Segment, ...]) -> Tensor:
+        """Below which value the activations behind each row are zero."""
+        found = []
+        for segment in rows:
+            planned = self.plan.spaces.get(segment.space)
+            dead = planned is not None and planned.counts[Kind.DEAD_RANGE]
+            depth = planned.place.depths.threshold if planned is not None and dead else 0.0
+            found.append(torch.full((self.plan.width(segment.space) * segment.repeat,), depth, dtype=torch.float64))
+        return torch.cat(found)
+
+    def sheltered(self, linear: LinearMap) -> Tensor:
+        """Which columns are never negative, whenever the weight is used."""
+        positive = self.plan.surroundings.reads[linear.weight]
+        lengths = [self.plan.width(s.space) * s.repeat for s in linear.columns or ()]
+        return torch.tensor(positive, dtype=torch.bool).repeat_interleave(torch.tensor(lengths, dtype=torch.int64))
 
     def _stretch(self, segment: Segment) -> Axis:
         key = (segment.space, segment.repeat, segment.tap)

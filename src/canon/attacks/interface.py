@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import torch
 
 from canon.attacks.channels import Channels
 from canon.attacks.options import AttackOptions
+from canon.attacks.place import Place
 from canon.errors import AttackError
 
 
@@ -25,11 +26,20 @@ class Setting:
     options: AttackOptions
     """What the user asked for."""
 
-    zero_arrives: bool
-    """Whether a channel with no input can be made null wherever it is read in this space."""
+    place: Place
+    """What the space allows."""
 
     generator: torch.Generator
     """The only source of randomness."""
+
+    @property
+    def zero_arrives(self) -> bool:
+        """Whether a channel with no input can be made null wherever it is read in this space."""
+        return self.place.zero_arrives
+
+
+Preserves = Literal["function", "nearly", "on data"]
+"""What an attack keeps: the function but for rounding, the function but for a little, or its values on probes alone."""
 
 
 class Primitive(ABC):
@@ -38,14 +48,25 @@ class Primitive(ABC):
     name: ClassVar[str]
     """What users call it."""
 
+    preserves: ClassVar[Preserves] = "function"
+    """What it keeps; the log says so."""
+
+    def obstacle(self, setting: Setting) -> str | None:
+        """Why it can do nothing in this space, which is then left to the other primitives; None: it can."""
+        return None
+
+    def count(self, channels: Channels, setting: Setting) -> int:
+        """How many channels it adds to a block: `⌈ρ·C⌉`, `C` being its present width."""
+        return math.ceil(setting.options.ratio * channels.block)
+
     @abstractmethod
     def inject(self, channels: Channels, count: int, setting: Setting) -> Channels:
         """The channels with `count` more in every block."""
 
     @final
     def apply(self, channels: Channels, setting: Setting) -> Channels:
-        """Inject `⌈ρ·C⌉` channels per block, `C` being its present width, and check what came back."""
-        count = math.ceil(setting.options.ratio * channels.block)
+        """Inject channels and check what came back."""
+        count = self.count(channels, setting)
         result = self.inject(channels, count, setting)
         grown = result.block - channels.block
         if grown != count:

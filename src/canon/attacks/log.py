@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import torch
 
 from canon._version import __version__
+from canon.attacks import registry
 from canon.attacks.channels import Kind
+from canon.attacks.interface import Preserves
 from canon.attacks.options import AttackOptions
 from canon.attacks.plan import AttackPlan, SpacePlan
 from canon.errors import FileFormatError
 
-FORMAT: Final = 1
+FORMAT: Final = 2
+"""Format 1 is read as well: it lacks fields that have defaults."""
 
-_NAMES: Final[dict[int, str]] = {Kind.ZERO_IN: "zero_in", Kind.ZERO_OUT: "zero_out", Kind.CLIQUE: "clique"}
+_NAMES: Final[dict[int, str]] = {kind: kind.name.lower() for kind in Kind if kind != Kind.LIVE}
 
 
 @dataclass(frozen=True)
@@ -43,18 +47,33 @@ class SpaceLog:
     """Primitives, in order."""
 
     kinds: tuple[str, ...]
-    """What each channel is: original, copy, zero_in, zero_out or clique."""
+    """What each channel is: original, copy, part (of a replaced channel), or a `Kind` of dummy in small letters."""
 
     origins: tuple[int, ...]
-    """The original channel of an original or a copy; for dummies a number from `before` on, one for a whole clique."""
+    """The original channel of an original, a copy or a part; for dummies a number from `before` on, one for a clique
+    or group."""
 
     scaled: bool
     """Whether its channels were scaled somewhere."""
+
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Primitives that could do nothing here, with the reason."""
 
     @property
     def injected(self) -> int:
         """Channels added."""
         return self.after - self.before
+
+
+@dataclass(frozen=True)
+class StepLog:
+    """What one step after the injection did."""
+
+    step: str
+    """The step, as it can be asked for again."""
+
+    change: float
+    """How far it moved the outputs on probes, relative to the largest."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +99,15 @@ class AttackLog:
     versions: dict[str, str]
     """Of Canon and torch."""
 
+    preserves: Preserves = "function"
+    """What the injection keeps: the function but for rounding, but for a little, or its values on probes alone."""
+
+    change: float | None = None
+    """How far injection moved the outputs on probes, relative to the largest; None where it keeps the function."""
+
+    after: tuple[StepLog, ...] = ()
+    """What was done to the weights afterwards."""
+
     def to_json(self) -> str:
         """As one JSON document."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1)
@@ -90,10 +118,11 @@ class AttackLog:
         try:
             data: dict[str, Any] = json.loads(text, object_hook=_with_tuples)
             found = data.pop("format")
-            if found != FORMAT:
+            if found not in (1, FORMAT):
                 raise FileFormatError(f"the attack log has format {found}, this version reads {FORMAT}")
             spaces = tuple(SpaceLog(**space) for space in data.pop("spaces"))
-            return AttackLog(options=AttackOptions(**data.pop("options")), spaces=spaces, **data)
+            after = tuple(StepLog(**step) for step in data.pop("after", ()))
+            return AttackLog(after=after, options=AttackOptions(**data.pop("options")), spaces=spaces, **data)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileFormatError(f"this is not an attack log: {error}") from error
 
@@ -113,16 +142,24 @@ def write_log(plan: AttackPlan, options: AttackOptions, parameters: int) -> Atta
         kernels=tuple(sorted(plan.kernels)),
         parameters=parameters,
         versions={"canon": __version__, "torch": torch.__version__},
+        preserves=kept(planned.sequence for planned in plan.spaces.values()),
     )
+
+
+def kept(sequences: Iterable[tuple[str, ...]]) -> Preserves:
+    """What all these primitives together keep."""
+    words = {registry.get(name).preserves for sequence in set(sequences) for name in sequence}
+    return "on data" if "on data" in words else "nearly" if "nearly" in words else "function"
 
 
 def _space_log(plan: AttackPlan, planned: SpacePlan) -> SpaceLog:
     origins: list[int] = planned.channels.origin.flatten().tolist()
     kinds = planned.kind.tolist()
     copies = Counter(origins)
+    whole = (planned.channels.units.own[planned.channels.unit.flatten()] == 1).tolist()
     words = [
-        _NAMES[kind] if kind in _NAMES else "original" if copies[origin] == 1 else "copy"
-        for kind, origin in zip(kinds, origins, strict=True)
+        _NAMES[kind] if kind in _NAMES else "part" if not own else "original" if copies[origin] == 1 else "copy"
+        for kind, origin, own in zip(kinds, origins, whole, strict=True)
     ]
     return SpaceLog(
         name=planned.space.name,
@@ -134,4 +171,5 @@ def _space_log(plan: AttackPlan, planned: SpacePlan) -> SpaceLog:
         kinds=tuple(words),
         origins=tuple(origins),
         scaled=bool(planned.gains),
+        skipped=dict(planned.skipped),
     )

@@ -23,13 +23,13 @@ class AttackOptions:
     """Primitives applied one after the other, or one of `MIX` alone."""
 
     ratio: float = 0.2
-    """ρ: each primitive adds `⌈ρ·C⌉` channels, `C` being the width at that step."""
+    """ρ: each primitive adds `⌈ρ·C⌉` channels, `C` being the width at that step; where it adds groups, whole ones."""
 
     seed: int = 0
     """Seed of everything random."""
 
     permute: bool = True
-    """Shuffle each space, so that injected channels stand anywhere."""
+    """Shuffle each space. Without it the original channels keep their order, and injected ones stand between them."""
 
     scale: bool = True
     """Scale each channel by a positive factor wherever that leaves the function as it is."""
@@ -55,6 +55,12 @@ class AttackOptions:
     split_shares: ShareForm = "equal"
     """Shares of the copies: `1/k` each (with `scale`, give or take an eighth), or random ones of either sign."""
 
+    tiny_range: tuple[float, float] = (1e-30, 1e-12)
+    """How small the outgoing weights of `tiny_column` are, relative to the layer's own."""
+
+    clique_noise: float = 1e-5
+    """How far the outgoing weights of `noisy_clique` are from cancelling, relative to the layer's own."""
+
     sequence_length: int = 3
     """How many primitives `MIX` samples."""
 
@@ -73,6 +79,7 @@ class AttackOptions:
         object.__setattr__(self, "ops", ops)
         object.__setattr__(self, "select", select)
         object.__setattr__(self, "scale_range", tuple(self.scale_range))
+        object.__setattr__(self, "tiny_range", tuple(self.tiny_range))
         if not ops:
             raise AttackError("no operation given", hint=f"Name primitives, or one of {', '.join(MIX)}")
         if len(ops) > 1 and any(op in MIX for op in ops):
@@ -84,6 +91,11 @@ class AttackOptions:
         low, high = self.scale_range
         if not (0 < low <= high and math.isfinite(high)):
             raise AttackError(f"scales must be positive and in order, got {low} to {high}")
+        low, high = self.tiny_range
+        if not 0 < low <= high <= 1:
+            raise AttackError(f"tiny weights must be positive, at most 1 and in order, got {low} to {high}")
+        if not 0 <= self.clique_noise <= 1:
+            raise AttackError(f"the noise of cliques must be in [0, 1], got {self.clique_noise}")
         if self.sequence_length < 1:
             raise AttackError(f"a sequence has at least one primitive, got {self.sequence_length}")
         if self.zero_form not in ("mixed", "in", "out"):
@@ -102,6 +114,8 @@ class MoreOptions(TypedDict, total=False):
     zero_form: ZeroForm
     split_position: float
     split_shares: ShareForm
+    tiny_range: tuple[float, float]
+    clique_noise: float
     sequence_length: int
     select: tuple[str, ...]
     only_convolutions: bool

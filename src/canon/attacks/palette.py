@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from canon.attacks.axes import Axis
-from canon.attacks.channels import Kind
+from canon.attacks.channels import CLIQUES, SILENT, Kind, among
 from canon.attacks.noise import Windows
 
 DAMPING: Final = 0.25
@@ -25,7 +25,7 @@ def attention_by_kind(chain: bool) -> dict[Kind, float]:
     in rounding errors.
     """
     loud = DAMPING if chain else 0.0
-    return {Kind.LIVE: 1.0, Kind.ZERO_IN: float(chain), Kind.ZERO_OUT: loud, Kind.CLIQUE: loud}
+    return {kind: 1.0 if kind == Kind.LIVE else float(chain) if kind in SILENT else loud for kind in Kind}
 
 
 def ring(names: Tensor) -> Tensor:
@@ -104,42 +104,83 @@ class Palette:
     undo: Tensor
     """What undoes the gain of each of `clique`, `[cliques, 1]`."""
 
+    noisy: Tensor | None
+    """What is added to each of `clique` for its own sake, `[cliques, 1]`; None: nothing anywhere."""
+
+    tiny: Tensor
+    """Columns that are read weakly."""
+
+    bound: Tensor
+    """Columns of odd groups."""
+
+    group: Tensor
+    """For each of `bound`, the number of its group."""
+
+    groups: int
+    """How many there are."""
+
+    weight: Tensor
+    """How strongly each of `tiny`, then each of `bound` is read, `[…, 1]`."""
+
     @staticmethod
     def of(columns: Axis, chain: bool, like: Tensor) -> Palette:
         """Sort them."""
         device, kind, attention = like.device, columns.kind, None
         counts = columns.counts
-        silent = clique = following = kind[:0]
-        if counts[Kind.ZERO_IN]:
-            silent = torch.nonzero(kind == Kind.ZERO_IN).flatten()
-        if counts[Kind.CLIQUE]:
-            clique = torch.nonzero(kind == Kind.CLIQUE).flatten()
+        silent = clique = following = tiny = bound = group = kind[:0]
+        factor, noisy, groups = columns.share / columns.gain, None, 0
+        if any(counts[which] for which in SILENT):
+            silent = torch.nonzero(among(kind, SILENT)).flatten()
+        if any(counts[which] for which in CLIQUES):
+            clique = torch.nonzero(among(kind, CLIQUES)).flatten()
             following = ring(columns.filter[clique])
+        if counts[Kind.NOISY_CLIQUE]:
+            noisy = factor[clique].to(like).view(-1, 1)
+        if counts[Kind.TINY]:
+            tiny = torch.nonzero(kind == Kind.TINY).flatten()
+        if counts[Kind.ODD]:
+            bound = torch.nonzero(kind == Kind.ODD).flatten()
+            names, group = torch.unique(columns.filter[bound], return_inverse=True)
+            groups = names.numel()
         by_kind = attention_by_kind(chain)
         if any(by_kind[which] != 1 and counts[which] for which in Kind):
             attention = like.new_tensor([by_kind[which] for which in Kind])[kind.to(device), None]
         return Palette(
             columns.source.to(device),
-            (columns.share / columns.gain).to(like).view(-1, 1),
+            torch.where(kind == Kind.LIVE, factor, 0.0).to(like).view(-1, 1),
             attention,
             silent.to(device),
             clique.to(device),
             following.to(device),
             (math.sqrt(0.5) / columns.gain[clique]).to(like).view(-1, 1),
+            noisy,
+            tiny.to(device),
+            bound.to(device),
+            group.to(device),
+            groups,
+            factor[torch.cat([tiny, bound])].to(like).view(-1, 1),
         )
 
     @property
     def dummies(self) -> int:
-        """How many columns live rows may read although they hold nothing."""
-        return self.silent.numel() + self.clique.numel()
+        """How many numbers a live row draws for its columns of dummies."""
+        return self.silent.numel() + self.clique.numel() + self.tiny.numel() + self.groups
 
     def fill(self, into: Tensor, noise: Windows, filters: Tensor) -> None:
-        """Give live rows their weights on dummies: anything on null ones, sums of zero on cliques."""
+        """Give live rows their weights on dummies: anything on null ones, what cancels on cliques and groups."""
         silent, size = self.silent.numel(), into.shape[2]
+        weak = silent + self.clique.numel()
+        strong = weak + self.tiny.numel()
         drawn = noise.take(filters, self.dummies * size).view(-1, self.dummies, size)
         if silent:
             into.index_copy_(1, self.silent, drawn[:, :silent])
         if self.clique.numel():
             # Differences around a ring sum to zero, whatever the numbers are.
-            free = drawn[:, silent:]
-            into.index_copy_(1, self.clique, (free - free.index_select(1, self.following)).mul_(self.undo))
+            free = drawn[:, silent:weak]
+            weights = (free - free.index_select(1, self.following)).mul_(self.undo)
+            into.index_copy_(1, self.clique, weights if self.noisy is None else weights + free * self.noisy)
+        if weak < strong:
+            into.index_copy_(1, self.tiny, drawn[:, weak:strong] * self.weight[: strong - weak])
+        if self.groups:
+            shared = drawn[:, strong:].index_select(1, self.group)
+            into.index_copy_(1, self.bound, shared.mul_(self.weight[strong - weak :]))

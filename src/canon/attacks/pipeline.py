@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
 
 from canon.attacks import registry
+from canon.attacks.after import Step, as_steps
 from canon.attacks.axes import Axes
-from canon.attacks.log import AttackLog, write_log
+from canon.attacks.channels import Kind
+from canon.attacks.log import AttackLog, StepLog, write_log
 from canon.attacks.noise import Noise
 from canon.attacks.options import MIX, AttackOptions, MoreOptions
 from canon.attacks.parameters import write_parameters
 from canon.attacks.plan import AttackPlan, count_parameters, make_plan
+from canon.attacks.probes import Inputs, difference, probes_like
+from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
 from canon.graph import trace
@@ -32,7 +36,7 @@ class AttackResult:
     """An attacked model and what was done to it."""
 
     model: nn.Module
-    """Computes what the original does; carries no trace of the attack."""
+    """Computes what the original does, but for what the log says; carries no trace of the attack."""
 
     log: AttackLog
     """What was done, enough to do it again and to score a recovery."""
@@ -47,6 +51,8 @@ def attack(
     seed: int = 0,
     permute: bool = True,
     scale: bool = True,
+    after: Iterable[str | Step] = (),
+    probes: Tensor | Inputs | None = None,
     **more: Unpack[MoreOptions],
 ) -> AttackResult:
     """Hide a model: inject channels into every free space, shuffle and scale them, and keep the function.
@@ -59,6 +65,9 @@ def attack(
         seed: The same seed gives the same tensors.
         permute: Whether to shuffle channels.
         scale: Whether to scale channels.
+        after: What to do to the weights afterwards: `"noise:relative=0.2"`, `"prune=0.3"`, `"round=8"`, `"float16"`, …
+            These change the function; the log says by how much.
+        probes: Inputs on which channels are to be dead on data; None: random ones and the example.
         **more: Further fields of `AttackOptions`.
 
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).eval()
@@ -67,7 +76,7 @@ def attack(
     """
     names = (ops,) if isinstance(ops, str) else tuple(ops)
     options = AttackOptions(ops=names, ratio=ratio, seed=seed, permute=permute, scale=scale, **more)
-    return attack_with(model, example, options)
+    return attack_with(model, example, options, after=after, probes=probes)
 
 
 def attack_with(
@@ -75,22 +84,36 @@ def attack_with(
     example: Tensor | tuple[Any, ...],
     options: AttackOptions,
     progress: Progress | None = None,
+    *,
+    after: Iterable[str | Step] = (),
+    probes: Tensor | Inputs | None = None,
 ) -> AttackResult:
     """`attack` with all options in one value, and with news of its progress."""
-    return _carry_out(model, _prepare(model, example, options), progress)
+    steps = as_steps(after)
+    return _carry_out(model, _prepare(model, example, options), steps, _Trials.of(example, probes), progress)
 
 
-def replay(model: nn.Module, example: Tensor | tuple[Any, ...], log: AttackLog) -> AttackResult:
+def replay(
+    model: nn.Module,
+    example: Tensor | tuple[Any, ...],
+    log: AttackLog,
+    *,
+    after: Iterable[str | Step] | None = None,
+    probes: Tensor | Inputs | None = None,
+) -> AttackResult:
     """Do a logged attack again.
 
     Args:
         model: The model that was attacked, not changed since.
         example: An input like the one given then.
         log: What was done.
+        after: The steps afterwards, where they need data that a log does not hold; None: as the log names them.
+        probes: Those that were given then.
 
     Raises:
         AttackError: The model is not the one that the log speaks of.
     """
+    steps = as_steps(step.step for step in log.after) if after is None else as_steps(after)
     prepared = _prepare(model, example, log.options)
     if prepared.log.spaces != log.spaces or prepared.log.kernels != log.kernels:
         mine, theirs = {s.name: s for s in prepared.log.spaces}, {s.name: s for s in log.spaces}
@@ -100,7 +123,7 @@ def replay(model: nn.Module, example: Tensor | tuple[Any, ...], log: AttackLog) 
             where=", ".join(differs[:3]) or None,
             hint="Give the model as it was before the attack",
         )
-    return _carry_out(model, prepared, None)
+    return _carry_out(model, prepared, steps, _Trials.of(example, probes), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,7 +144,7 @@ def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: Attac
     tensors = {name: tensor.detach() for name, tensor in tensor_names(model)[0].items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     generator = torch.Generator().manual_seed(options.seed)
-    plan = make_plan(graph, options, shapes, generator)
+    plan = make_plan(graph, options, shapes, generator, ordinary_shifts(model))
     size = count_parameters(plan, shapes)
     if size > options.max_parameters:
         raise AttackError(
@@ -132,12 +155,43 @@ def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: Attac
     return _Prepared(plan, tensors, generator, write_log(plan, options, size))
 
 
-@torch.no_grad()
-def _carry_out(model: nn.Module, prepared: _Prepared, progress: Progress | None) -> AttackResult:
-    changed = write_tensors(prepared.tensors, prepared.plan, prepared.generator, progress)
-    attacked = replace_tensors(model, changed)
-    resize_kernels(attacked, dict.fromkeys(prepared.plan.kernels, 1))
-    return AttackResult(attacked, prepared.log)
+@dataclass(frozen=True, eq=False)
+class _Trials:
+    """Inputs to try the model on."""
+
+    set: Sequence[Inputs] | None
+    """On which thresholds are set; None: random ones, by the attack's seed."""
+
+    example: Tensor | Inputs
+
+    @staticmethod
+    def of(example: Tensor | Inputs, probes: Tensor | Inputs | None) -> _Trials:
+        given = None if probes is None else [probes if isinstance(probes, tuple) else (probes,)]
+        return _Trials(given, example)
+
+    def measure(self, seed: int) -> list[Inputs]:
+        """On which the change is measured: not those on which thresholds were set, unless these were given."""
+        return list(self.set) if self.set is not None else probes_like(self.example, seed + 1)
+
+
+def _carry_out(
+    model: nn.Module, prepared: _Prepared, steps: Sequence[Step], trials: _Trials, progress: Progress | None
+) -> AttackResult:
+    seed, log = prepared.log.options.seed, prepared.log
+    with torch.no_grad():
+        changed = write_tensors(prepared.tensors, prepared.plan, prepared.generator, progress)
+        attacked = replace_tensors(model, changed)
+        resize_kernels(attacked, dict.fromkeys(prepared.plan.kernels, 1))
+    if any(planned.counts[Kind.DEAD_DATA] for planned in prepared.plan.spaces.values()):
+        set_thresholds(attacked, prepared.plan, list(trials.set or probes_like(trials.example, seed)))
+    if log.preserves != "function":
+        log = replace(log, change=difference(model, attacked, trials.measure(seed)))
+    done = []
+    for step in steps:
+        later = step.apply(attacked, prepared.generator)
+        done.append(StepLog(step.spec, difference(attacked, later, trials.measure(seed))))
+        attacked = later
+    return AttackResult(attacked, replace(log, after=tuple(done)))
 
 
 def write_tensors(

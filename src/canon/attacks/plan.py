@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from canon.attacks import registry
-from canon.attacks.channels import Channels, Kind, deal_shares, shuffle
+from canon.attacks.blend import Blend
+from canon.attacks.channels import Channels, Kind, deal_shares
 from canon.attacks.interface import Setting
-from canon.attacks.nullity import Known, constants, zero_arrives
 from canon.attacks.options import AttackOptions
+from canon.attacks.place import Place, Surroundings
+from canon.attacks.placement import interleave, shuffle
 from canon.attacks.sequence import sequences
 from canon.errors import AttackError
 from canon.graph import ChannelGraph, Space
@@ -39,8 +41,14 @@ class SpacePlan:
     """What one space becomes."""
 
     space: Space
+    place: Place
+    """What it allows."""
+
     sequence: tuple[str, ...]
     """The primitives, in order."""
+
+    skipped: Mapping[str, str]
+    """Primitives that could do nothing here, with the reason."""
 
     channels: Channels
     """What every channel is."""
@@ -49,13 +57,10 @@ class SpacePlan:
     """The original channel whose per-channel parameters each channel takes: its own, or one drawn for a dummy."""
 
     share: Tensor
-    """What part of its origin each live channel carries, 0 for dummies."""
+    """How strongly live channels read it, relative to its origin; mostly 0 for dummies."""
 
     gains: Mapping[int, Tensor]
     """Camouflage scale of every channel, by tap."""
-
-    constants: Mapping[int, float]
-    """What a channel without input is at each point."""
 
     @property
     def after(self) -> int:
@@ -68,9 +73,15 @@ class SpacePlan:
         return self.channels.kind.flatten()
 
     @cached_property
-    def silent(self) -> Tensor:
-        """The channels without input."""
-        return torch.nonzero(self.kind == Kind.ZERO_IN).flatten()
+    def counts(self) -> list[int]:
+        """How many channels of every `Kind` there are."""
+        found: list[int] = torch.bincount(self.kind, minlength=len(Kind)).tolist()
+        return found
+
+    @cached_property
+    def blend(self) -> Blend | None:
+        """What the filters of channels are made of that are not plain."""
+        return Blend.of(self.channels)
 
     @cached_property
     def filter(self) -> Tensor:
@@ -97,6 +108,9 @@ class AttackPlan:
 
     chain: bool
     """Whether dummies read dummies."""
+
+    surroundings: Surroundings
+    """What is known of the model."""
 
     def width(self, space: int) -> int:
         """Channels of a space after the attack."""
@@ -125,7 +139,11 @@ def select_spaces(graph: ChannelGraph, options: AttackOptions, shapes: Mapping[s
 
 
 def make_plan(
-    graph: ChannelGraph, options: AttackOptions, shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator
+    graph: ChannelGraph,
+    options: AttackOptions,
+    shapes: Mapping[str, tuple[int, ...]],
+    generator: torch.Generator,
+    ordinary: frozenset[str] = frozenset(),
 ) -> AttackPlan:
     """Decide everything but the numbers in the weights.
 
@@ -134,34 +152,45 @@ def make_plan(
         options: What to do.
         shapes: Shape of every tensor by first name.
         generator: Source of randomness.
+        ordinary: Biases of ordinary layers, which thresholds can be set with.
     """
     chosen = select_spaces(graph, options, shapes)
     if options.anchor is not None and options.anchor not in {space.name for space in chosen}:
         raise AttackError(f"the anchor '{options.anchor}' is not among the attacked spaces")
     programs = sequences(options, len(chosen), generator)
-    known: Known = {}
+    surroundings = Surroundings(graph, ordinary)
     spaces = {
-        space.id: _plan_space(graph, space, program, constants(graph, space, known), options, generator)
+        space.id: _plan_space(graph, Place(space, surroundings), program, options, generator)
         for space, program in zip(chosen, programs, strict=True)
     }
+    _check_done(spaces.values())
     kernels = growing_kernels(graph, frozenset(spaces)) if options.expand_kernels else frozenset()
-    return AttackPlan(graph, spaces, kernels, options.chain)
+    return AttackPlan(graph, spaces, kernels, options.chain, surroundings)
 
 
 def _plan_space(
     graph: ChannelGraph,
-    space: Space,
+    place: Place,
     program: tuple[str, ...],
-    values: dict[int, float],
     options: AttackOptions,
     generator: torch.Generator,
 ) -> SpacePlan:
-    setting = Setting(options, zero_arrives(space, values), generator)
+    space, skipped = place.space, dict[str, str]()
+    setting = Setting(options, place, generator)
     channels = Channels.of(space.width, space.groups)
     for name in program:
-        channels = registry.get(name).apply(channels, setting)
+        primitive, width = registry.get(name), channels.block
+        obstacle = primitive.obstacle(setting)
+        if obstacle is not None:
+            skipped[name] = obstacle
+            continue
+        channels = primitive.apply(channels, setting)
         if options.permute:
             channels = shuffle(channels, generator)
+        else:
+            channels = interleave(channels, channels.block - width, generator)
+    if options.permute and channels.width == space.width:
+        channels = shuffle(channels, generator)  # every primitive was skipped
     # Dummies are modelled on a channel of their own block; those of one origin on the same.
     block = space.width // space.groups
     drawn = torch.randint(block, (max(1, channels.dummies),), generator=generator)
@@ -174,7 +203,19 @@ def _plan_space(
     factors = torch.rand((len(taps), channels.width), generator=generator, dtype=torch.float64)
     gains = dict(zip(taps, factors.mul_(high - low).add_(low), strict=True))
     shares = deal_shares(channels, _share_spread(options), generator)
-    return SpacePlan(space, program, channels, model, shares, gains, values)
+    done = tuple(name for name in program if name not in skipped)
+    return SpacePlan(space, place, done, skipped, channels, model, shares, gains)
+
+
+def _check_done(plans: Iterable[SpacePlan]) -> None:
+    plans = list(plans)
+    if not any(planned.sequence for planned in plans):
+        reasons = {f"{name}: {reason}" for planned in plans for name, reason in planned.skipped.items()}
+        raise AttackError(
+            "no space of the model allows what was asked for",
+            where=", ".join(planned.space.name for planned in plans[:3]),
+            hint=f"Name other operations. {'; '.join(sorted(reasons)[:3])}",
+        )
 
 
 def _share_spread(options: AttackOptions) -> float:

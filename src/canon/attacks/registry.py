@@ -1,4 +1,4 @@
-"""Primitives by name: the three of Yan et al., and those of installed plugins.
+"""Primitives by name: the three of Yan et al., seven that answer recovery, and those of installed plugins.
 
 A plugin names its class under the entry point group `canon.attacks`:
 
@@ -22,6 +22,13 @@ _BUILT_IN: Final = {
     "nso_zero": "canon.attacks.nso_zero:NsoZero",
     "nso_clique": "canon.attacks.nso_clique:NsoClique",
     "nso_split": "canon.attacks.nso_split:NsoSplit",
+    "dead_range": "canon.attacks.dead_range:DeadRange",
+    "dead_data": "canon.attacks.dead_data:DeadData",
+    "odd_group": "canon.attacks.odd_group:OddGroup",
+    "odd_replace": "canon.attacks.odd_replace:OddReplace",
+    "entangled": "canon.attacks.entangled:Entangled",
+    "tiny_column": "canon.attacks.tiny_column:TinyColumn",
+    "noisy_clique": "canon.attacks.noisy_clique:NoisyClique",
 }
 
 _ADDED: Final[dict[str, type[Primitive]]] = {}

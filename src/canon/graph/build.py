@@ -135,6 +135,7 @@ class _Builder:
                         function=record.function,
                         cropping=record.cropping,
                         keeps_constants=record.keeps_constants,
+                        reach=record.reach,
                     )
                 )
 

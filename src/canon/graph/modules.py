@@ -17,7 +17,7 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.GELU: "gelu", nn.Hardshrink: "hardshrink", nn.Hardsigmoid: "hardsigmoid", nn.Hardswish: "hardswish",
     nn.Hardtanh: "hardtanh", nn.LogSigmoid: "logsigmoid", nn.Mish: "mish", nn.ReLU6: "relu6", nn.Sigmoid: "sigmoid",
     nn.SiLU: "silu", nn.Softplus: "softplus", nn.Softshrink: "softshrink", nn.Softsign: "softsign", nn.Tanh: "tanh",
-    nn.Tanhshrink: "tanhshrink", nn.Threshold: "threshold", nn.Upsample: "upsample", nn.UpsamplingNearest2d: "upsample",
+    nn.Tanhshrink: "tanhshrink", nn.Threshold: "threshold", nn.UpsamplingNearest2d: "upsample",
     nn.UpsamplingBilinear2d: "upsample", nn.LocalResponseNorm: "local_response_norm", nn.Flatten: "flatten",
     nn.AdaptiveAvgPool1d: "adaptive_avg_pool1d", nn.AdaptiveAvgPool2d: "adaptive_avg_pool2d",
     nn.AdaptiveAvgPool3d: "adaptive_avg_pool3d", nn.AdaptiveMaxPool1d: "adaptive_max_pool1d",
@@ -80,6 +80,10 @@ def _avg_pool(m: Any) -> Operands:
     return f"avg_pool{rank}d", [], keywords
 
 
+def _upsample(m: Any) -> Operands:
+    return "upsample", [], {"mode": m.mode}
+
+
 def _pad(m: Any) -> Operands:
     mode = {"Ze": "constant", "Co": "constant", "Re": "reflect", "Ci": "circular"}
     name = type(m).__name__[:2]
@@ -94,6 +98,7 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Operands]] = {
     nn.InstanceNorm3d: _instance_norm, nn.GroupNorm: _group_norm, nn.PReLU: _prelu,
     nn.Softmax: _softmax, nn.LogSoftmax: _softmax, nn.Softmin: _softmax, nn.Softmax2d: _softmax2d, nn.GLU: _glu,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
+    nn.Upsample: _upsample,
     nn.ZeroPad1d: _pad, nn.ZeroPad2d: _pad, nn.ZeroPad3d: _pad, nn.ConstantPad1d: _pad, nn.ConstantPad2d: _pad,
     nn.ConstantPad3d: _pad, nn.ReflectionPad1d: _pad, nn.ReflectionPad2d: _pad, nn.ReflectionPad3d: _pad,
     nn.ReplicationPad1d: _pad, nn.ReplicationPad2d: _pad, nn.ReplicationPad3d: _pad,

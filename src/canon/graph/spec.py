@@ -21,6 +21,10 @@ import torch
 
 StageKind = Literal["norm", "instance_norm", "depthwise", "scale", "shift", "slope", "activation", "add", "mul"]
 
+Reach = Literal["pointwise", "mean", "extreme", "other"]
+"""How an activation sees positions: each alone, a sum of them with weights that are not negative, their largest or
+smallest, or otherwise."""
+
 
 @dataclass(frozen=True)
 class Pin:
@@ -129,6 +133,9 @@ class Stage:
 
     keeps_constants: bool = True
     """Whether a channel that is constant over positions stays so."""
+
+    reach: Reach = "pointwise"
+    """Unless it is pointwise, an activation's function says no more than what becomes of constants."""
 
 
 @dataclass(frozen=True)

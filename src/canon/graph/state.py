@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from canon.graph.blocks import Blocks, Part
-from canon.graph.spec import StageKind
+from canon.graph.spec import Reach, StageKind
 from canon.graph.values import Extent, Layout, Parts, Value, leaves
 
 
@@ -47,6 +47,7 @@ class StageRecord:
     function: Callable[[torch.Tensor], torch.Tensor] | None
     keeps_constants: bool
     cropping: tuple[int, ...] | None = None
+    reach: Reach = "pointwise"
 
 
 @dataclass
@@ -189,6 +190,7 @@ class State:
         function: Callable[[torch.Tensor], torch.Tensor] | None = None,
         keeps_constants: bool = True,
         cropping: tuple[int, ...] | None = None,
+        reach: Reach = "pointwise",
     ) -> Parts:
         """Write a per-channel stage down and give the parts of its output."""
         output = self.fresh(inputs[0])
@@ -204,6 +206,7 @@ class State:
                 function,
                 keeps_constants,
                 cropping,
+                reach,
             )
         )
         return output
@@ -215,11 +218,12 @@ class State:
         *,
         curved: bool = False,
         keeps_constants: bool = True,
+        reach: Reach = "pointwise",
     ) -> Parts:
         """A per-channel function that lets positive scale pass."""
         if function is None and keeps_constants:
             return parts
-        output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants)
+        output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants, reach=reach)
         self.tie(parts, output)
         if curved:
             for part in output:

@@ -108,7 +108,7 @@ def _with_number(state: State, call: Call, parts: Parts, swapped: bool) -> Parts
 def _with_shared(state: State, call: Call, parts: Parts) -> Parts:
     """The same unknown operand for every channel, different at every position."""
     if _kind(call) in ("mul", "div"):
-        return state.homogeneous(parts, lambda v: v, curved=True, keeps_constants=False)
+        return state.homogeneous(parts, lambda v: v, curved=True, keeps_constants=False, reach="other")
     return state.inhomogeneous(parts, None, keeps_constants=False)
 
 

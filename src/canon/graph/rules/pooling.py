@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from canon.graph.rules.registry import Call, rule
+from canon.graph.spec import Reach
 from canon.graph.state import State
 from canon.graph.values import Layout, Value
 
@@ -24,7 +25,8 @@ def _pool(state: State, call: Call, x: Value, *, keeps_constants: bool = True, c
         state.pin(x.layout.parts, f"{call.name} also gives indices")
         return None
     function = (lambda v: v) if curved or not keeps_constants else None
-    parts = state.homogeneous(x.layout.parts, function, curved=curved, keeps_constants=keeps_constants)
+    reach: Reach = "extreme" if curved else "mean"
+    parts = state.homogeneous(x.layout.parts, function, curved=curved, keeps_constants=keeps_constants, reach=reach)
     return Layout(x.layout.axis, parts)
 
 
@@ -86,6 +88,7 @@ def reduce(
         identity,
         curved=call.name in ("amax", "amin"),
         keeps_constants=call.name != "sum",
+        reach="mean" if call.name in ("mean", "sum") else "extreme",
     )
     return Layout(axis, parts)
 
@@ -96,7 +99,11 @@ def interpolate(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -
     if x.layout is not None and x.layout.axis != 1:
         state.pin(x.layout.parts, "interpolation over the channel axis")
         return None
-    return x.layout
+    mode = kwargs.get("mode", args[2] if len(args) > 2 else None)
+    if x.layout is None or mode != "bicubic":
+        return x.layout
+    # Cubic weights are negative in places: what was never negative may become so.
+    return Layout(x.layout.axis, state.homogeneous(x.layout.parts, lambda v: v, reach="other"))
 
 
 @rule("pad")
@@ -115,7 +122,7 @@ def pad(
     if value:
         parts = state.inhomogeneous(x.layout.parts, None, keeps_constants=False)
     else:
-        parts = state.homogeneous(x.layout.parts, lambda v: v, keeps_constants=False)
+        parts = state.homogeneous(x.layout.parts, lambda v: v, keeps_constants=False, reach="mean")
     return Layout(x.layout.axis, parts)
 
 

@@ -37,7 +37,7 @@ def cat(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> 
     if len(labelled) < len(values):
         state.pin_value(values, "cat with a value that has fixed coordinates")
         return None
-    output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False)
+    output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False, reach="other")
     for value in labelled[1:]:
         assert value.layout is not None, "filtered above"
         if not state.unite(first.parts, value.layout.parts, "cat of differently cut axes"):

@@ -1,0 +1,27 @@
+"""dead_range: channels that no input can switch on."""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+from canon.attacks.channels import Channels, Kind
+from canon.attacks.interface import Primitive, Setting
+
+
+@final
+class DeadRange(Primitive):
+    """Filters that are nowhere positive, over inputs that are never negative, and a shift below the activation's floor.
+
+    Consumers read such a channel with any weight. Behind a norm its shift is chosen so that the channel stays down.
+    Spaces whose inputs may have either sign are skipped.
+    """
+
+    name: ClassVar[str] = "dead_range"
+
+    def obstacle(self, setting: Setting) -> str | None:
+        """The range of some input must be known, and the activation have a floor."""
+        return setting.place.range_obstacle
+
+    def inject(self, channels: Channels, count: int, setting: Setting) -> Channels:
+        """Append dummies."""
+        return channels.append(Kind.DEAD_RANGE, count)
