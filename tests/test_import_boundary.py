@@ -12,10 +12,13 @@ import tomllib
 from pathlib import Path
 
 EXTRAS = (
+    "asn1crypto",
+    "cryptography",
     "jinja2",
     "matplotlib",
     "mkdocs",
     "mlflow",
+    "model_signing",
     "onnx",
     "onnxruntime",
     "onnxscript",
@@ -23,8 +26,10 @@ EXTRAS = (
     "psutil",
     "pyarrow",
     "ray",
+    "rfc3161_client",
     "rich",
     "safetensors",
+    "securesystemslib",
     "sklearn",
     "timm",
     "torch_pruning",
