@@ -50,8 +50,8 @@ class Stamp:
 
     @property
     def latest(self) -> datetime:
-        """The stamped file existed then."""
-        return self.time + self.accuracy
+        """The stamped file existed then; fractions of a second are not read."""
+        return self.time + self.accuracy + timedelta(seconds=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,15 +110,15 @@ def fetch(url: str, data: bytes) -> bytes:
 def parse_token(data: bytes) -> Token:
     """Read a response; whatever is wrong with it is a ClaimError."""
     need_libraries()
-    from asn1crypto import cms, tsp
+    from asn1crypto import cms, core, tsp
     from cryptography import x509
     from rfc3161_client import decode_timestamp_response
 
     if len(data) > _MOST_BYTES:
         raise ClaimError("the time-stamp is larger than 1 MiB, which none is")
     with hostile("time-stamp"):
+        _check_granted(tsp.PKIStatusInfo.load(core.Sequence.load(data, strict=True)[0].dump()))
         response = tsp.TimeStampResp.load(data, strict=True)
-        _check_granted(response["status"])
         signed = response["time_stamp_token"]["content"]
         _check_unsigned(signed)
         # Many authorities write certificates in the order of the chain; rfc3161-client wants them sorted. They are not
@@ -174,7 +174,7 @@ def _verified(token: Token, digest: bytes, trust: Trust, moment: datetime) -> St
     check_revocations(certificates, trust.revocations, token.time)
     builder = VerifierBuilder(
         roots=[certificates[-1]],
-        intermediates=[],
+        intermediates=certificates[1:-1],
         tsa_certificate=None if token.signer else leaf,
         policy_id=ObjectIdentifier(policy),
     )
@@ -226,7 +226,7 @@ def covers(token: Token, states: Sequence[bytes]) -> int | None:
 
 def _check_granted(status: Any) -> None:
     if status["status"].native != "granted":
-        words = " ".join(str(text) for text in status["status_string"].native or ())
+        words = status["status_string"].native or ""
         raise ClaimError(f"the authority did not grant it: {status['status'].native} {words}".rstrip()[:200])
 
 
