@@ -12,6 +12,7 @@ import tomllib
 from pathlib import Path
 
 EXTRAS = (
+    "OpenSSL",
     "asn1crypto",
     "cryptography",
     "jinja2",
@@ -61,7 +62,7 @@ def test_the_core_dependencies_are_three() -> None:
 def test_every_extra_is_looked_for() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {
-        requirement.split(">=")[0].replace("scikit-learn", "sklearn").replace("-", "_")
+        requirement.split(">=")[0].replace("scikit-learn", "sklearn").replace("pyOpenSSL", "OpenSSL").replace("-", "_")
         for extra, requirements in project["optional-dependencies"].items()
         for requirement in requirements
         if extra != "dev" and not requirement.startswith("canon-nso")

@@ -26,14 +26,24 @@ def need_libraries() -> None:
             raise MissingExtraError(package, "claims") from error
 
 
-def new_key(path: str | Path) -> CryptoSigner:
-    """Make an Ed25519 key and write it as PEM that its owner alone may read. Nothing is ever overwritten."""
+def generate_key() -> CryptoSigner:
+    """Make an Ed25519 key, in memory alone."""
     need_libraries()
     from securesystemslib.signer import CryptoSigner
 
-    made = CryptoSigner.generate_ed25519()
-    write_private(path, made.private_bytes)
-    return _signer(made._private_key)
+    return _signer(CryptoSigner.generate_ed25519()._private_key)
+
+
+def save_key(key: CryptoSigner, path: str | Path) -> None:
+    """Write a private key as PEM that its owner alone may read. Nothing is ever overwritten."""
+    write_private(path, key.private_bytes)
+
+
+def new_key(path: str | Path) -> CryptoSigner:
+    """Make an Ed25519 key and write it."""
+    made = generate_key()
+    save_key(made, path)
+    return made
 
 
 def load_key(path: str | Path, password: bytes | None = None) -> CryptoSigner:
