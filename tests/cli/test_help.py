@@ -69,6 +69,14 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def deposit(model: torch.nn.Module, folder: Path) -> None:
     """A claim with a time-stamp, and an answer of another authority that is not attached yet."""
     first, second = Authority(folder / "first"), Authority(folder / "second")
+    before = claims.commit(
+        key=claims.new_key(folder / "before.pem"), secrets=[claims.new_secret(folder / "marked.secret")]
+    )
+    before.save(folder / "before.claim", folder / "before.opening")
+    scheme, message = watermarks.get("ipr_gan"), claims.message_of(before.claim, "ipr_gan")
+    secret = claims.load_secret(folder / "marked.secret")
+    scheme.draw_key(model, small_digits(), message=message, secret=secret).save(folder / "marked.key")
+    canon.save(model, folder / "marked.safetensors", architecture="resnet18")
     made = claims.commit(model, key=claims.new_key(folder / "deposited.pem"))
     stamped = made.claim.stamped(first.stamp(made.claim.encode()))
     claims.Committed(stamped, made.opening).save(folder / "deposited.claim", folder / "deposited.opening")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from canon.claims.case import check_case, write_case
 from canon.claims.claim import Claim, Statement
 from canon.claims.committing import Committed, attach, commit
+from canon.claims.deriving import Derivation, load_secret, make_secret, message_of, new_secret, rederive, save_secret
 from canon.claims.envelope import open_sealed, seal
 from canon.claims.examining import examine, inspect
 from canon.claims.keys import load_key, new_key
@@ -17,6 +18,7 @@ from canon.claims.trust import Trust
 __all__ = [
     "commit", "attach", "Committed", "Claim", "Statement", "Opening", "load_key", "new_key",
     "examine", "inspect", "Presented", "Rival", "Used", "parse_date", "Trust", "Stamp", "query", "verify_all",
+    "new_secret", "make_secret", "save_secret", "load_secret", "message_of", "rederive", "Derivation",
     "seal", "open_sealed", "write_case", "check_case",
     "SignedModel", "find_signature", "read_signature", "check_signed_model",
 ]  # fmt: skip

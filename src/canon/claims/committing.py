@@ -23,6 +23,7 @@ from canon.claims.things import (
     layout_key_thing,
     options_thing,
     reference_thing,
+    secret_thing,
     signed_reference_thing,
     watermark_key_thing,
 )
@@ -62,6 +63,7 @@ def commit(
     options: Mapping[str, Any] | None = None,
     timestamps: Sequence[str] = (),
     files: Mapping[str, Sequence[str]] | None = None,
+    secrets: Sequence[bytes] = (),
 ) -> Committed:
     """Commit to a model and to everything that a later verification will use.
 
@@ -73,8 +75,10 @@ def commit(
         options: Options of a later verification that are not the standard ones.
         timestamps: Addresses of time-stamping authorities. They are sent a hash and nothing else.
         files: By role (`reference`, `layout_key`, `watermark_key`), SHA-256 of the files that these came from.
+        secrets: Secrets that watermark keys will be derived from, before there is a model (`canon.claims.new_secret`).
     """
     things, table = used_things(reference, layout_key, watermark_keys, options, files)
+    things += [secret_thing(secret) for secret in secrets]
     if not {thing.role for thing in things} & {"reference", "layout_key", "watermark_key"}:
         raise ClaimError("there is nothing to commit to", hint="Give a model, a layout key or a watermark key")
     opening = plant([Thing("canon", __version__), *things], table)

@@ -79,6 +79,11 @@ def watermark_key_thing(key: Key, file: str | None = None) -> Thing:
     return Thing("watermark_key", {"content": sha256(canonical(held)).hexdigest(), "file": file})
 
 
+def secret_thing(secret: bytes) -> Thing:
+    """A watermark key that does not exist yet, by the secret that it will be derived from."""
+    return Thing("watermark_key", {"secret": sha256(secret).hexdigest()})
+
+
 def options_thing(options: Mapping[str, Any]) -> Thing:
     """The options of a verification that are not the standard ones; none: it will be held with the standard ones."""
     try:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "canon commit owner.safetensors -l layout.key -w owner.key --new-key signing.pem --out owner.claim",
     "canon commit owner.safetensors --key deposited.pem --request query.tsq --out offline.claim",
+    "canon commit --new-secret mark.secret --new-key first.pem --out first.claim",
     "canon commit --attach answer.tsr --out deposited.claim",
 )
 Committed = Annotated[
@@ -42,6 +43,13 @@ Options = Annotated[
 ]
 KeyFile = Annotated[
     Path | None, typer.Option("--key", "-k", dir_okay=False, help="The owner's private key: PEM or OpenSSH.")
+]
+Secrets = Annotated[
+    list[Path] | None,
+    typer.Option("--secret", dir_okay=False, help="A secret that a watermark key will be derived from."),
+]
+NewSecret = Annotated[
+    Path | None, typer.Option("--new-secret", dir_okay=False, help="Make such a secret, and write it there.")
 ]
 NewKey = Annotated[
     Path | None, typer.Option("--new-key", dir_okay=False, help="Make an Ed25519 key, and write it there.")
@@ -69,6 +77,8 @@ def commit(
     layout_key: LayoutFile = None,
     watermark_key: MarkFiles = None,
     signature: Signature = None,
+    secret: Secrets = None,
+    new_secret: NewSecret = None,
     option: Options = None,
     key: KeyFile = None,
     new_key: NewKey = None,
@@ -91,7 +101,7 @@ def commit(
     from canon.claims.keys import generate_key, save_key
 
     talker = Talker(as_json)
-    things = (model, layout_key, watermark_key, signature)
+    things = (model, layout_key, watermark_key, signature, secret, new_secret)
     if not any(things):
         _add_stamps(talker, out, timestamp or [], attach or [], request, force=force)
         return
@@ -102,10 +112,13 @@ def commit(
     if model is not None and signature is not None:
         raise typer.BadParameter("give either a model or --signature")
     shown = opening or out.with_suffix(".opening")
-    for path, replace in ((out, force), (shown, force), (new_key, False), (request, force)):
+    for path, replace in ((out, force), (shown, force), (new_key, False), (new_secret, False), (request, force)):
         if path is not None:
             check_output(path, force=replace)
-    given: dict[str, Any] = {"options": _options(option), "timestamps": timestamp or []}
+    drawn = [claims.load_secret(path) for path in secret or ()]
+    if new_secret is not None:
+        drawn.append(claims.make_secret())
+    given: dict[str, Any] = {"options": _options(option), "timestamps": timestamp or [], "secrets": drawn}
     reference: Any = None if signature is None else claims.read_signature(signature)
     files: dict[str, list[str]] = {}
     signed = reference
@@ -120,6 +133,8 @@ def commit(
         made = claims.commit(reference, key=signer, files=files, **given)
     if new_key is not None:
         save_key(signer, new_key)
+    if new_secret is not None:
+        claims.save_secret(drawn[-1], new_secret)
     made.save(out, shown, force=force)
     _write_query(made.claim, request, force=force)
     document = _document(made.claim, out) | {

@@ -85,6 +85,8 @@ class Greedy(Scheme):
 
     name: ClassVar[str] = "greedy"
     reference: ClassVar[str] = "Liu et al., Watermarking DNNs with Greedy Residuals, ICML 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ()
+    idle: ClassVar[tuple[str, ...]] = ("unit",)
     settled_margin: ClassVar[float] = 0.05
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ class Greedy(Scheme):
 
     def prepare(self, target: Target) -> Embedding:
         """Sign the message."""
-        return GreedyResiduals(target, sign(target.message.data, target.generator.initial_seed()))
+        return GreedyResiduals(target, sign(target.message.data, target.draws.seed("signature")))
 
     def read(self, reader: Reader, key: Key) -> Reading:
         """The signs of the residuals, against the bits that the stored signature gives."""

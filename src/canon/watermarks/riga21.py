@@ -151,6 +151,7 @@ class Riga21(Scheme):
 
     name: ClassVar[str] = "riga21"
     reference: ClassVar[str] = "Wang and Kerschbaum, RIGA, WWW 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ("extractor", "centre", "unit")  # only the message follows
     settled_margin: ClassVar[float] = 0.5
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
