@@ -12,10 +12,14 @@ import tomllib
 from pathlib import Path
 
 EXTRAS = (
+    "OpenSSL",
+    "asn1crypto",
+    "cryptography",
     "jinja2",
     "matplotlib",
     "mkdocs",
     "mlflow",
+    "model_signing",
     "onnx",
     "onnxruntime",
     "onnxscript",
@@ -23,8 +27,10 @@ EXTRAS = (
     "psutil",
     "pyarrow",
     "ray",
+    "rfc3161_client",
     "rich",
     "safetensors",
+    "securesystemslib",
     "sklearn",
     "timm",
     "torch_pruning",
@@ -56,7 +62,7 @@ def test_the_core_dependencies_are_three() -> None:
 def test_every_extra_is_looked_for() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     declared = {
-        requirement.split(">=")[0].replace("scikit-learn", "sklearn").replace("-", "_")
+        requirement.split(">=")[0].replace("scikit-learn", "sklearn").replace("pyOpenSSL", "OpenSSL").replace("-", "_")
         for extra, requirements in project["optional-dependencies"].items()
         for requirement in requirements
         if extra != "dev" and not requirement.startswith("canon-nso")

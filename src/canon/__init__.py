@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from canon._version import __version__
 
 if TYPE_CHECKING:
+    from canon import claims as claims
     from canon import watermarks as watermarks
     from canon.api import JudgeOptions as JudgeOptions
     from canon.api import certify as certify
     from canon.api import judge as judge
     from canon.api import recover as recover
     from canon.attacks import attack as attack
+    from canon.claims import commit as commit
     from canon.containment import Location as Location
     from canon.containment import locate as locate
     from canon.graph import trace as trace
@@ -36,6 +38,7 @@ _HOMES = {
     "align": "canon.verify",
     "register": "canon.verify",
     "LayoutKey": "canon.verify",
+    "commit": "canon.claims",
     "judge": "canon.api",
     "JudgeOptions": "canon.api",
     "load": "canon.io",
@@ -44,15 +47,15 @@ _HOMES = {
 
 __all__ = [
     "__version__", "trace", "attack", "recover", "locate", "Location", "certify", "align", "register", "LayoutKey",
-    "judge", "JudgeOptions", "load", "save", "watermarks",
+    "judge", "JudgeOptions", "commit", "claims", "load", "save", "watermarks",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
-    if name == "watermarks":
-        return importlib.import_module("canon.watermarks")
+    if name in ("watermarks", "claims"):
+        return importlib.import_module(f"canon.{name}")
     raise AttributeError(f"module 'canon' has no attribute '{name}'")
 
 

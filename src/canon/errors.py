@@ -64,6 +64,10 @@ class WatermarkError(CanonError):
     """A watermark cannot be embedded or read as asked."""
 
 
+class ClaimError(CanonError):
+    """A claim, its opening, a time-stamp or a signature is damaged, or does not show what it should."""
+
+
 class DataError(CanonError):
     """A dataset is missing, empty or of the wrong form."""
 

@@ -13,10 +13,11 @@ import pytest
 import torch
 
 import canon
-from canon import watermarks, zoo
+from canon import claims, watermarks, zoo
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
 from canon.cli.reference import examples_of, reference, verbs
+from tests.claims.authority import Authority
 from tests.watermarks.small import small_digits, small_net
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
@@ -58,10 +59,29 @@ def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         canon.save(hidden, folder / f"suspect{suffix}", example=example, architecture="resnet18")
     canon.register(model, example).save(folder / "layout.key")
     watermarks.get("uchida17").draw_key(model, small_digits()).save(folder / "owner.key")
+    deposit(model, folder)
     canon.save(canon.recover(hidden, example).model, folder / "recovered.safetensors", architecture="resnet18")
     patch.chdir(folder)
     yield folder
     patch.undo()
+
+
+def deposit(model: torch.nn.Module, folder: Path) -> None:
+    """A claim with a time-stamp, and an answer of another authority that is not attached yet."""
+    first, second = Authority(folder / "first"), Authority(folder / "second")
+    before = claims.commit(
+        key=claims.new_key(folder / "before.pem"), secrets=[claims.new_secret(folder / "marked.secret")]
+    )
+    before.save(folder / "before.claim", folder / "before.opening")
+    scheme, message = watermarks.get("ipr_gan"), claims.message_of(before.claim, "ipr_gan")
+    secret = claims.load_secret(folder / "marked.secret")
+    scheme.draw_key(model, small_digits(), message=message, secret=secret).save(folder / "marked.key")
+    canon.save(model, folder / "marked.safetensors", architecture="resnet18")
+    made = claims.commit(model, key=claims.new_key(folder / "deposited.pem"))
+    stamped = made.claim.stamped(first.stamp(made.claim.encode()))
+    claims.Committed(stamped, made.opening).save(folder / "deposited.claim", folder / "deposited.opening")
+    (folder / "answer.tsr").write_bytes(second.stamp(made.claim.encode()))
+    (folder / "roots.pem").write_bytes(first.root.pem + second.root.pem)
 
 
 @pytest.mark.parametrize("line", [line for _, line in EXAMPLES if not line.startswith(SLOW)])

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from canon import attack, save, watermarks, zoo
+from canon.cli.main import app as main
 from canon.cli.main import execute
 from canon.cli.watermark import app
 from tests.watermarks.small import small_digits, small_net
@@ -106,3 +107,25 @@ def test_an_obfuscated_model_is_read_as_it_is(tmp_path: Path, capsys: pytest.Cap
     save(attack(small_net(), example, ["nso_zero"], ratio=0.5).model, hidden, example=example)
     assert run("extract", str(hidden), "--key", str(key)) == 0
     assert "recover the model first" in capsys.readouterr().out
+
+
+def test_a_derived_key_from_secret_to_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    commit = ["commit", "--new-secret", "mark.secret", "--new-key", "signing.pem", "--out", "first.claim"]
+    assert execute(main, commit) == 0
+    files = ["-o", "owner.safetensors", "-k", "owner.key"]
+    derive = ["--derive", "mark.secret", "--claim", "first.claim"]
+    assert run("embed", "ipr_gan", "small", *derive, *files, "--message", "chosen") == 2
+    assert run("embed", "ipr_gan", "small", *derive[:2], *files) == 2
+    assert run("embed", "ipr_gan", "small", *derive, *files, "--epochs", "4") == 0
+    capsys.readouterr()
+    check = ["rederive", "owner.safetensors", "-k", "owner.key", "--claim", "first.claim", "--opening", "first.opening"]
+    assert run(*check, "--secret", "mark.secret", "--arch", "small", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["wholly"] is True
+    assert (
+        execute(main, ["commit", "--new-secret", "other.secret", "--key", "signing.pem", "--out", "other.claim"]) == 0
+    )
+    assert run(*check, "--secret", "other.secret", "--arch", "small") == 3
+    assert "does not commit to this secret" in capsys.readouterr().out

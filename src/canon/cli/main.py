@@ -17,6 +17,9 @@ from canon._version import __version__
 from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
 from canon.cli.attack import attack
 from canon.cli.bench import app as bench
+from canon.cli.claim import app as claim
+from canon.cli.commit import EXAMPLES as COMMIT_EXAMPLES
+from canon.cli.commit import commit
 from canon.cli.demo import demo
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
@@ -93,9 +96,11 @@ app.command(epilog=INSPECT_EXAMPLES)(inspect)
 app.command(epilog=ATTACK_EXAMPLES)(attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command(epilog=REGISTER_EXAMPLES)(register)
+app.command(epilog=COMMIT_EXAMPLES)(commit)
 app.command(epilog=VERIFY_EXAMPLES)(verify)
 app.command()(demo)
 app.add_typer(watermark, name="watermark")
+app.add_typer(claim, name="claim")
 app.add_typer(bench, name="bench")
 
 

@@ -27,7 +27,7 @@ from canon.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from canon.watermarks import Extraction
+    from canon.watermarks import Extraction, Message
 
 app = typer.Typer(no_args_is_help=True, help="Embed watermarks, read them, and look into keys.")
 
@@ -41,12 +41,22 @@ Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to ma
 DatasetName = Annotated[str, typer.Option("--dataset", help="digits, mnist, cifar10 or cifar100.")]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the dataset lies, for all but digits.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train.")]
+Derive = Annotated[
+    Path | None, typer.Option("--derive", dir_okay=False, help="Draw the key from this secret; needs --claim.")
+]
+FirstClaim = Annotated[
+    Path | None, typer.Option("--claim", dir_okay=False, help="The claim to the secret, which gives the message.")
+]
+Secret = Annotated[Path, typer.Option("--secret", dir_okay=False, help="The secret that the key was derived from.")]
+SecretClaim = Annotated[Path, typer.Option("--claim", dir_okay=False, help="The claim that was made before training.")]
+SecretOpening = Annotated[Path | None, typer.Option("--opening", dir_okay=False, help="That claim's opening.")]
 ShownKey = Annotated[Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")]
 
 
 @app.command(
     epilog=examples(
         "canon watermark embed uchida17 resnet18 --message ours --out owner.safetensors --key owner.key",
+        "canon watermark embed uchida17 resnet18 --derive mark.secret --claim first.claim -o owner.pt -k owner.key",
         "canon watermark embed riga21 resnet18 -m hex:00ff -o marked.safetensors -k marked.key --epochs 20 --seed 3",
     )
 )
@@ -57,6 +67,8 @@ def embed(
     key: KeyFile,
     message: MessageText = None,
     layer: Layers = None,
+    derive: Derive = None,
+    claim: FirstClaim = None,
     dataset: DatasetName = "digits",
     data: DataFolder = None,
     epochs: Epochs = None,
@@ -74,6 +86,8 @@ def embed(
 
     talker = Talker(as_json)
     chosen = watermarks.get(scheme)
+    if (derive is None) != (claim is None) or (derive is not None and message is not None):
+        raise typer.BadParameter("--derive and --claim go together, and the message then follows from the claim")
     check_model_output(out, force=force)
     check_output(key, force=force)
     images = zoo.dataset(dataset, data)
@@ -85,7 +99,8 @@ def embed(
     result = chosen.embed(
         zoo.model(model, classes=images.classes, seed=seed),
         images,
-        message=message,
+        message=message if claim is None else _claimed(claim, scheme),
+        secret=None if derive is None else _secret(derive),
         seed=seed,
         layers=layer or None,
         options=options,
@@ -143,6 +158,51 @@ def extract(
     talker.result(_document(found), Text(_sentence(found)))
 
 
+@app.command(
+    epilog=examples(
+        "canon watermark rederive marked.safetensors --key marked.key --secret marked.secret --claim before.claim"
+    )
+)
+def rederive(
+    model: Model,
+    key: KeyFile,
+    secret: Secret,
+    claim: SecretClaim,
+    opening: SecretOpening = None,
+    dataset: DatasetName = "digits",
+    data: DataFolder = None,
+    arch: Architecture = None,
+    size: Size = None,
+    trust_pickle: TrustPickle = False,
+    limit: LimitChanges = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draw a key again from the secret that its owner reveals, and say how much of it follows.
+
+    Exit status: 0 all that can follow does, 3 something does not, which is named.
+    """
+    from canon import claims, watermarks, zoo
+
+    talker = Talker(as_json)
+    owner = watermarks.load_key(key)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    images = zoo.dataset(dataset, data)
+    side = int(loaded.example[0].shape[-1])
+    if images.train_images.shape[-1] != side:
+        images = images.resized(side)
+    shown = None if opening is None else claims.Opening.load(opening)
+    found = claims.rederive(owner, loaded.model, images, claims.load_secret(secret), claims.Claim.load(claim), shown)
+    lines = [f"{found.scheme}: " + ("follows from the secret" if found.follows else "does not follow from the secret")]
+    lines += [f"drawn again: {', '.join(found.same)}"] if found.same else []
+    lines += [f"out of training, so that they leave a choice: {', '.join(found.trained)}"] if found.trained else []
+    lines += [f"not what follows: {', '.join(found.other)}"] if found.other else []
+    lines += [] if found.message else ["the message is not the one that follows from the claim"]
+    lines += ["the claim does not commit to this secret"] if found.committed is False else []
+    document = asdict(found) | {"follows": found.follows, "wholly": found.wholly}
+    talker.result(document, Text("\n".join(lines)))
+    raise typer.Exit(ExitCode.OK if found.follows else ExitCode.INCONCLUSIVE)
+
+
 @app.command(epilog=examples("canon watermark show", "canon watermark show owner.key --json"))
 def show(
     key: ShownKey = None,
@@ -169,6 +229,18 @@ def show(
     lines = [f"{name}: {value}" for name, value in document.items() if name not in ("layers", "tensors")]
     lines += [f"layer {name}: {'×'.join(map(str, shape))}" for name, shape in owner.shapes.items()]
     talker.result(document, Text("\n".join(lines)))
+
+
+def _secret(path: Path) -> bytes:
+    from canon.claims import load_secret
+
+    return load_secret(path)
+
+
+def _claimed(path: Path, scheme: str) -> Message:
+    from canon.claims import Claim, message_of
+
+    return message_of(Claim.load(path), scheme)
 
 
 def _document(found: Extraction) -> dict[str, Any]:

@@ -36,6 +36,7 @@ class DeepIpr(PassportScheme):
 
     name: ClassVar[str] = "deepipr"
     reference: ClassVar[str] = "Fan et al., DeepIPR, IEEE TPAMI 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ("mean", "variance")
     default_bits: ClassVar[int] = 64
     settled_margin: ClassVar[float] = 0.03
 

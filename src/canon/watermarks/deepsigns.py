@@ -64,8 +64,8 @@ class ClassCentres(Embedding):
         super().__init__()
         self.norms = norms_of(target.model, target.examples(), target.layers)
         self.widths = [len(layer_weight(target.model, norm)) for norm in self.norms.values()]
-        generator, data = target.generator, target.dataset
-        self.chosen_class = int(torch.randint(data.classes, (1,), generator=generator))
+        draws, data = target.draws, target.dataset
+        self.chosen_class = draws.whole("class", data.classes)
         members = (data.train_labels == self.chosen_class).nonzero().flatten()[:SAMPLES]
         if len(members) == 0:
             raise DataError(f"no training image of class {self.chosen_class}", where=data.name)
@@ -74,9 +74,9 @@ class ClassCentres(Embedding):
         self.register_buffer("bits", target.message.tensor(), persistent=False)
         self.centres = nn.ParameterList()
         for position, (width, part) in enumerate(zip(self.widths, self.parts, strict=True)):
-            matrix = torch.randn(part, width, generator=generator)
+            matrix = draws.normal(f"projection{position}", part, width)
             self.register_buffer(f"projection{position}", matrix)
-            centres = torch.randn(data.classes, width, generator=generator)
+            centres = draws.normal(f"centres{position}", data.classes, width)
             self.centres.append(nn.Parameter(functional.normalize(centres, dim=1)))
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,6 +141,7 @@ class DeepSigns(Scheme):
 
     name: ClassVar[str] = "deepsigns"
     reference: ClassVar[str] = "Darvish Rouhani et al., DeepSigns, ASPLOS 2019"
+    trained: ClassVar[tuple[str, ...] | None] = ()
     settled_margin: ClassVar[float] = 0.1
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:

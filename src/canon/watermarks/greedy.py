@@ -87,6 +87,8 @@ class Greedy(Scheme):
 
     name: ClassVar[str] = "greedy"
     reference: ClassVar[str] = "Liu et al., Watermarking DNNs with Greedy Residuals, ICML 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ()
+    idle: ClassVar[tuple[str, ...]] = ("unit",)
     settled_margin: ClassVar[float] = 0.05
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
@@ -99,7 +101,7 @@ class Greedy(Scheme):
 
     def prepare(self, target: Target) -> Embedding:
         """Sign the message."""
-        return GreedyResiduals(target, sign(target.message.data, target.generator.initial_seed()))
+        return GreedyResiduals(target, sign(target.message.data, target.draws.seed("signature")))
 
     def check_key(self, key: Key) -> None:
         """A unit above zero, and a statement, signature and modulus of the right length."""

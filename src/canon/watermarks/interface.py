@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from canon.errors import KeyFileError, WatermarkError
 from canon.watermarks.controls import COUNT, KINDS, ControlReader, Controls, Kind, Recorder, draws
 from canon.watermarks.data import Dataset
+from canon.watermarks.derive import Derived, Draws, Seeded
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.key import Key, check_key
 from canon.watermarks.layers import architecture, check_layers, layer_weight
@@ -45,7 +46,14 @@ class Target:
     message: Message
     """Bits to embed, checked to fit."""
     generator: torch.Generator
-    """The only source of randomness."""
+    """Randomness for what is trained, and for keys that are not derived."""
+    derived: Derived | None = None
+    """Where secrets come from if they follow from one secret."""
+
+    @property
+    def draws(self) -> Draws:
+        """Where projections, positions, passports and signs are drawn from."""
+        return Seeded(self.generator) if self.derived is None else self.derived
 
     def examples(self, count: int = _EXAMPLES) -> Tensor:
         """A few training images, as the model sees them."""
@@ -122,6 +130,10 @@ class Scheme(ABC):
     """How the registry, keys and records call it."""
     reference: ClassVar[str]
     """The paper it follows."""
+    trained: ClassVar[tuple[str, ...] | None] = None
+    """How names of key entries begin that come out of training; the others can be derived. None: no key can be."""
+    idle: ClassVar[tuple[str, ...]] = ()
+    """Key entries that decide no bit, whatever they say."""
     default_bits: ClassVar[int] = DEFAULT_BITS
     """Length of a message drawn by seed."""
     settled_margin: ClassVar[float]
@@ -167,15 +179,16 @@ class Scheme(ABC):
         layers: Iterable[str] | None = None,
         options: TrainOptions | None = None,
         progress: Progress | None = None,
+        secret: bytes | None = None,
     ) -> EmbedResult:
         """Train a copy of `model` so that it carries the message.
 
         `message` is a `Message`, a text (see `Message.parse`), or None for random bits. All secrets
-        follow from `seed`, so an owner's seed is a secret too.
+        follow from `seed`, so an owner's seed is a secret too; with `secret` they follow from that.
         """
         started = time.perf_counter()
         options = options or TrainOptions()
-        target, embedding = self._prepared(model, dataset, message, seed, layers)
+        target, embedding = self._prepared(model, dataset, message, seed, layers, secret)
         home = next(model.parameters()).device
 
         def inspect(trained: nn.Module) -> MarkState:
@@ -211,9 +224,10 @@ class Scheme(ABC):
         message: Message | str | None = None,
         seed: int = 0,
         layers: Iterable[str] | None = None,
+        secret: bytes | None = None,
     ) -> Key:
-        """A key as `embed` would start with, without training: somebody else's key."""
-        return self._key(*self._prepared(model, dataset, message, seed, layers))
+        """A key as `embed` would start with, without training: somebody else's key, or one derived again."""
+        return self._key(*self._prepared(model, dataset, message, seed, layers, secret))
 
     @final
     def extract(self, model: nn.Module, key: Key, example: Tensor | None = None) -> Extraction:
@@ -298,6 +312,7 @@ class Scheme(ABC):
         message: Message | str | None,
         seed: int,
         layers: Iterable[str] | None,
+        secret: bytes | None = None,
     ) -> tuple[Target, Embedding]:
         """Check everything a user can get wrong, then let the scheme prepare a copy."""
         copied = copy.deepcopy(model).cpu().eval()
@@ -316,8 +331,15 @@ class Scheme(ABC):
                 hint="Shorten the message or name more or larger layers.",
             )
         generator = torch.Generator().manual_seed(seed)
-        target = Target(copied, dataset, chosen, message, generator)
+        target = Target(copied, dataset, chosen, message, generator, self._derived(copied, chosen, secret))
         return target, self.prepare(target)
+
+    def _derived(self, model: nn.Module, layers: tuple[str, ...], secret: bytes | None) -> Derived | None:
+        if secret is None:
+            return None
+        if self.trained is None:
+            raise WatermarkError(f"the scheme '{self.name}' does not say how its keys are derived")
+        return Derived(secret, self.name, {layer: layer_weight(model, layer).shape for layer in layers})
 
     def _key(self, target: Target, embedding: Embedding) -> Key:
         return Key(

@@ -62,6 +62,7 @@ class IprGan(Scheme):
 
     name: ClassVar[str] = "ipr_gan"
     reference: ClassVar[str] = "Ong et al., Protecting IP of GANs from Ambiguity Attacks, CVPR 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ()
     settled_margin: ClassVar[float] = 0.05
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:

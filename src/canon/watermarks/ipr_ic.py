@@ -50,9 +50,9 @@ class KeyedUnits(Embedding):
         widths = [len(layer_weight(target.model, norm)) for norm in self.norms.values()]
         self.widths = widths
         images = target.dataset.train_images
-        chosen = torch.randperm(len(images), generator=target.generator)[:TRIGGERS]
+        chosen = target.draws.order("trigger", len(images))[:TRIGGERS]
         trigger = target.dataset.images_at(images[chosen.to(images.device)], "cpu")
-        signs = torch.randint(0, 2, (sum(widths),), generator=target.generator) * 2.0 - 1.0
+        signs = target.draws.coins("key_signs", sum(widths)) * 2.0 - 1.0
         self.register_buffer("trigger", trigger)
         self.register_buffer("key_signs", signs)
         self.register_buffer("signs", target.message.signs(sum(widths)), persistent=False)
@@ -77,6 +77,7 @@ class IprIc(Scheme):
 
     name: ClassVar[str] = "ipr_ic"
     reference: ClassVar[str] = "Lim et al., Protect, show, attend and tell, Pattern Recognition 2022"
+    trained: ClassVar[tuple[str, ...] | None] = ()
     settled_margin: ClassVar[float] = 0.03
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:

@@ -66,7 +66,8 @@ class Ticket(Embedding):
         self.layers = target.layers
         code = torch.from_numpy(qr.encode(target.message.data))
         masks = {layer: magnitude_mask(layer_weight(target.model, layer)) for layer in target.layers}
-        self.layer, self.row, self.column = best_place(masks, code)
+        drawn = target.derived is not None
+        self.layer, self.row, self.column = drawn_place(masks, target) if drawn else best_place(masks, code)
         self._write(masks[self.layer], code, target.generator)
         for position, layer in enumerate(target.layers):
             self.register_buffer(f"mask{position}", masks[layer], persistent=False)
@@ -120,6 +121,17 @@ def best_place(masks: dict[str, Tensor], code: Tensor) -> tuple[str, int, int]:
     return place
 
 
+def drawn_place(masks: dict[str, Tensor], target: Target) -> tuple[str, int, int]:
+    """Layer, row and column that leave no choice: any place where the code fits, whatever the masks say there."""
+    chosen = target.draws.whole("place", places(mask.shape for mask in masks.values()))
+    for layer, mask in masks.items():
+        here = places([mask.shape])
+        if chosen < here:
+            return (layer, *divmod(chosen, mask.shape[1] - qr.SIZE + 1))
+        chosen -= here
+    raise AssertionError("a number below the sum of all is below one of them")
+
+
 def places(shapes: Iterable[tuple[int, ...]]) -> int:
     """Where a code could have been put. A key takes the best of all these, so that even one that was drawn for another
     model agrees with more than half of the modules."""
@@ -131,6 +143,7 @@ class Lottery(Scheme):
 
     name: ClassVar[str] = "lottery"
     reference: ClassVar[str] = "Chen et al., You are caught stealing my lottery ticket, NeurIPS 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ()
     settled_margin: ClassVar[float] = 1.0
     unmarked: ClassVar[tuple[Kind, ...]] = ("redrawn", "permuted")  # a sign does not change what is zero
 

@@ -87,6 +87,7 @@ class PassportAware(PassportScheme):
 
     name: ClassVar[str] = "passport_aware"
     reference: ClassVar[str] = "Zhang et al., Passport-aware Normalization, NeurIPS 2020"
+    trained: ClassVar[tuple[str, ...] | None] = ("mean", "variance", "transforms")
     settled_margin: ClassVar[float] = 0.03
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:

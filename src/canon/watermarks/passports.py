@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from canon.errors import WatermarkError
 from canon.watermarks.data import Dataset
+from canon.watermarks.derive import Draws
 from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
@@ -57,10 +58,10 @@ def mean_patch(passport: Tensor, convolution: nn.Conv2d) -> Tensor:
     return patches.mean(2)[0]
 
 
-def draw_passport(convolution: nn.Conv2d, generator: torch.Generator) -> Tensor:
+def draw_passport(convolution: nn.Conv2d, draws: Draws, name: str) -> Tensor:
     """`K` of a passport that is uniform in [−1, 1]."""
     shape = (1, convolution.in_channels, PASSPORT_SIZE, PASSPORT_SIZE)
-    return mean_patch(torch.rand(shape, generator=generator) * 2 - 1, convolution)
+    return mean_patch(draws.uniform(name, *shape) * 2 - 1, convolution)
 
 
 class PassportBranch(Embedding):
@@ -85,8 +86,8 @@ class PassportBranch(Embedding):
             if type(target.model.get_submodule(norm)) is not nn.BatchNorm2d:
                 raise WatermarkError("passports need a plain BatchNorm2d", where=norm)
             self.widths.append(convolution.out_channels)
-            self.register_buffer(f"scale{position}", draw_passport(convolution, target.generator))
-            self.register_buffer(f"shift{position}", draw_passport(convolution, target.generator))
+            self.register_buffer(f"scale{position}", draw_passport(convolution, target.draws, f"scale {layer}"))
+            self.register_buffer(f"shift{position}", draw_passport(convolution, target.draws, f"shift {layer}"))
         self.all_norms = [name for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)]
         for position, name in enumerate(self.all_norms):
             width = len(layer_weight(target.model, name))

@@ -152,6 +152,7 @@ class Riga21(Scheme):
 
     name: ClassVar[str] = "riga21"
     reference: ClassVar[str] = "Wang and Kerschbaum, RIGA, WWW 2021"
+    trained: ClassVar[tuple[str, ...] | None] = ("extractor", "centre", "unit")  # only the message follows
     settled_margin: ClassVar[float] = 0.5
     carries_alone: ClassVar[bool] = False
 

@@ -49,7 +49,7 @@ class Projection(Embedding):
         super().__init__()
         self.layers = target.layers
         size = len(mean_kernels(layer_weight(target.model, layer) for layer in target.layers))
-        matrix = torch.randn(size, len(target.message), generator=target.generator)
+        matrix = target.draws.normal("projection", size, len(target.message))
         self.register_buffer("projection", matrix)
         self.register_buffer("bits", target.message.tensor(), persistent=False)
 
@@ -65,6 +65,7 @@ class Uchida17(Scheme):
 
     name: ClassVar[str] = "uchida17"
     reference: ClassVar[str] = "Uchida et al., Embedding Watermarks into DNNs, ICMR 2017"
+    trained: ClassVar[tuple[str, ...] | None] = ()
     settled_margin: ClassVar[float] = 0.5
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
