@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from canon.api.comparing import Compared, Owner
+from canon.graph import trace
 from canon.graph.tensors import tensor_names
 from canon.verify.fixed import fixed_tensors
 from canon.verify.function import Comparison, Inputs, compare_models
@@ -60,6 +61,7 @@ def containment_figures(
     fixed, sizes = fixed_figures(location, owner)
     layers, numbers = _shares(location, owner)
     near = [name for name, residual in fixed.items() if residual <= ALIKE]
+    tables = [name for name in fixed if name not in near and _is_table(name, owner)]
     owner_function: tuple[Comparison, ...] = ()
     if location.model is not None:
         random = {"random": calls["random"]}
@@ -71,6 +73,7 @@ def containment_figures(
     return {
         **figures,
         "fixed": fixed,
+        "replaced": tables,
         "layers_in_all": len(layers) + len(fixed),
         "layers_found": sum(share >= 0.5 for share in layers.values()) + len(near),
         "numbers": sum(numbers.values()) + sum(sizes.values()),
@@ -82,13 +85,33 @@ def containment_figures(
 
 
 def _shares(location: Location, owner: Owner) -> tuple[dict[str, float], dict[str, int]]:
-    """By layer of the owner's: the share of its channels that was found, and its numbers."""
+    """By layer of the owner's but for its head: the share of its channels that was found, and its numbers."""
     found = {layer.name: layer.found / layer.channels if layer.channels else 0.0 for layer in location.layers}
-    shapes = owner.architecture.shapes
+    heads = _heads(location, owner)
+    shapes = {name: shape for name, shape in owner.architecture.shapes.items() if name not in heads}
     return (
         {name: found.get(name, 0.0) for name in shapes},
         {name: int(torch.Size(shape).numel()) for name, shape in shapes.items()},
     )
+
+
+def _heads(location: Location, owner: Owner) -> set[str]:
+    """The layers that make the outputs: a stolen network often has a new one."""
+    if location.model is None:
+        return set()
+    graph = trace(location.model, cast(owner.example, location.model))
+    last = {space.id for space in graph.spaces if not space.consumers}
+    return {linear.name for linear in graph.maps if all(segment.space in last for segment in linear.rows)}
+
+
+def _is_table(name: str, owner: Owner) -> bool:
+    """Whether a fixed tensor has two axes or more that are longer than 1: embeddings, attention, recurrent weights."""
+    if owner.key is not None and owner.key.registered is not None:
+        shape: Sequence[int] = owner.key.registered.fixed[name][0]
+    else:
+        assert owner.model is not None, "one of them is given"
+        shape = tensor_names(owner.model)[0][name].shape
+    return sum(size > 1 for size in shape) > 1
 
 
 def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], dict[str, int]]:

@@ -55,6 +55,17 @@ class JudgeOptions:
 
 
 @dataclass(frozen=True, eq=False)
+class Mine:
+    """What a claimant brings."""
+
+    suspect: nn.Module
+    reference: nn.Module | None
+    layout_key: LayoutKey | None
+    watermark_key: Key | None
+    options: JudgeOptions
+
+
+@dataclass(frozen=True, eq=False)
 class Judgement:
     """A verdict with all that led to it."""
 
@@ -120,6 +131,7 @@ def judge(
         VerificationError: Neither or both of reference and layout key are given, or probes do not fit the model.
     """
     options = options or JudgeOptions()
+    mine = Mine(suspect, reference, layout_key, watermark_key, options)
     owner = Owner.of(reference, layout_key, example)
     calls = _calls(example, probes)
     compared = compare(
@@ -142,7 +154,7 @@ def judge(
     if watermark_key is not None:
         mark, watermark = read_mark(compared, owner, watermark_key, options)
     figures: Document = {
-        "inputs": _inputs(suspect, reference, layout_key, inputs),
+        "inputs": _inputs(mine, inputs),
         "options": asdict(options),
         "precision": {**asdict(compared.precision), "compared": compared.precision.compared},
         "structure": compared.structure,
@@ -154,7 +166,7 @@ def judge(
         "containment": _containment(compared, owner, calls),
         "function": function,
         "watermark": watermark,
-        "priority": asdict(_priority(claim, reference, layout_key, watermark_key, options)),
+        "priority": asdict(_priority(claim, owner, compared, mine, inputs or {})),
         "recovery": None if compared.result is None else recovery_of(compared.result),
         "network": network_of(compared, owner),
     }
@@ -183,33 +195,42 @@ def _containment(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[
 
 
 def _priority(
-    claim: Presented | None,
-    reference: nn.Module | None,
-    layout_key: LayoutKey | None,
-    watermark_key: Key | None,
-    options: JudgeOptions,
+    claim: Presented | None, owner: Owner, compared: Compared, mine: Mine, inputs: Mapping[str, Mapping[str, str]]
 ) -> Priority:
+    """Who was first, as far as a claim shows."""
     if claim is None:
         return NO_CLAIM
-    from canon.claims import examine
+    from canon.claims import Used, examine
 
+    def related(model: nn.Module) -> bool:
+        """Whether the suspect is, or was made from, a model that somebody else claims."""
+        other = Owner.of(model, None, owner.example)
+        return find(compared, other, ()).answer in ("contained", "derived")
+
+    standard = asdict(JudgeOptions())
+    options = {name: value for name, value in asdict(mine.options).items() if value != standard[name]}
+    used = Used(
+        reference=mine.reference,
+        layout_key=mine.layout_key,
+        watermark_keys=() if mine.watermark_key is None else (mine.watermark_key,),
+        options=options,
+        files={role: [names["sha256"]] for role, names in inputs.items() if "sha256" in names},
+        suspect=mine.suspect,
+        related=related,
+    )
     try:
-        return examine(claim, reference=reference, layout_key=layout_key, watermark_key=watermark_key)
+        return examine(claim, used)
     except CanonError as error:
         return Priority("nothing shown", str(error))
 
 
-def _inputs(
-    suspect: nn.Module,
-    reference: nn.Module | None,
-    layout_key: LayoutKey | None,
-    named: Mapping[str, Mapping[str, str]] | None,
-) -> dict[str, dict[str, str]]:
-    digests: dict[str, dict[str, str]] = {"suspect": {"tensors": model_digest(suspect)}}
-    if reference is not None:
-        digests["reference"] = {"tensors": model_digest(reference)}
-    if layout_key is not None:
-        digests["layout_key"] = {"registered_model": layout_key.model}
+def _inputs(mine: Mine, named: Mapping[str, Mapping[str, str]] | None) -> dict[str, dict[str, str]]:
+    """Digests of what was compared, and what is known of the files that it came from."""
+    digests: dict[str, dict[str, str]] = {"suspect": {"tensors": model_digest(mine.suspect)}}
+    if mine.reference is not None:
+        digests["reference"] = {"tensors": model_digest(mine.reference)}
+    if mine.layout_key is not None:
+        digests["layout_key"] = {"registered_model": mine.layout_key.model}
     for role, names in (named or {}).items():
         digests[role] = {**digests.get(role, {}), **names}
     return digests

@@ -21,8 +21,8 @@ AGREE_ROUNDINGS: Final = 16
 DISAGREE: Final = 0.1
 """Outputs disagree if one differs by more."""
 
-MOST_OF_IT: Final = 0.5
-"""Share of the owner's layers and numbers that must be found before a network is called derived."""
+MOST_OF_IT: Final = 0.75
+"""Share of the owner's layers and numbers, its head aside, that must be found before a network is called derived."""
 
 Document = Mapping[str, Any]
 
@@ -104,6 +104,9 @@ def _contained(containment: Document, unusual: tuple[str, ...]) -> tuple[Network
         word, reason = "derived", f"{reason}; but what was extracted does not compute what the owner's network does"
     if word == "contained" and unusual:
         word, reason = "derived", f"{reason}; asked for: {'; '.join(unusual)}"
+    if word in ("contained", "derived") and containment["replaced"]:
+        first = containment["replaced"][0]
+        return "not decided", f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first '{first}'"
     layers = containment["layers_found"] / max(1, containment["layers_in_all"])
     numbers = containment["numbers_found"] / max(1, containment["numbers"])
     if word in ("contained", "derived") and min(layers, numbers) < MOST_OF_IT:
