@@ -51,6 +51,7 @@ def prepare(
         OtherNetwork: It has other layers than the owner's network, or they are wired in another way.
     """
     pairs = None if norms is None else tuple(norms)
+    example = fitting(example, model)
     model = named_alike(model, architecture, example, reference=reference, norms=pairs or ())
     traced = Traced.of(model, example)
     formed, form = conform(model, pairs, example, graph=traced.graph)
@@ -60,6 +61,14 @@ def prepare(
     _check(architecture, traced, skeleton)
     traced.check_finite()
     return Suspect(traced, form, cropped)
+
+
+def fitting(example: Tensor | tuple[Any, ...], model: nn.Module) -> Tensor | tuple[Any, ...]:
+    """An example in the precision that a model computes in: suspect and owner may differ in it."""
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    if isinstance(example, Tensor):
+        return example if kind is None or not example.is_floating_point() else example.to(kind)
+    return tuple(fitting(x, model) if isinstance(x, Tensor) else x for x in example)
 
 
 def _check(expected: Architecture, traced: Traced, skeleton: str | None) -> None:
