@@ -37,11 +37,13 @@ def agreement(first: nn.Module, second: nn.Module, example: Tensor | tuple[Any, 
     """Compare the outputs of two models; those of the first are what differences are measured by."""
     given = example if isinstance(example, tuple) else (example,)
     generator = torch.Generator().manual_seed(seed)
-    half = any(p.dtype in HALVES for p in (*first.parameters(), *second.parameters()))
+    kinds = {p.dtype for p in (*first.parameters(), *second.parameters()) if p.is_floating_point()}
+    # Half precision is for storage: its own rounding would drown what is to be seen.
+    wide = None if len(kinds) == 1 and not kinds & set(HALVES) else torch.float32
     device = next((p.device for p in first.parameters()), torch.device("cpu"))
-    inputs = [_like(x, generator, device, half) if isinstance(x, Tensor) else x for x in given]
+    inputs = [_like(x, generator, device, wide or next(iter(kinds))) if isinstance(x, Tensor) else x for x in given]
     with torch.no_grad():
-        a, b = (_tensors(_run(model, inputs, half)) for model in (first, second))
+        a, b = (_tensors(_run(model, inputs, wide)) for model in (first, second))
     gap = size = squares = whole = 0.0
     same = count = 0
     for x, y in zip(a, b, strict=True):
@@ -67,14 +69,13 @@ def _ratio(gap: float, size: float) -> float:
     return gap / size if size > 0 else (0.0 if gap == 0 else float("inf"))
 
 
-def _run(model: nn.Module, inputs: list[Any], half: bool) -> Any:
-    return (copy.deepcopy(model).float() if half else model)(*inputs)
+def _run(model: nn.Module, inputs: list[Any], wide: torch.dtype | None) -> Any:
+    return (model if wide is None else copy.deepcopy(model).to(wide))(*inputs)
 
 
-def _like(x: Tensor, generator: torch.Generator, device: torch.device, half: bool) -> Tensor:
+def _like(x: Tensor, generator: torch.Generator, device: torch.device, dtype: torch.dtype) -> Tensor:
     if not x.is_floating_point() or x.ndim == 0:
         return x.to(device)
-    dtype = torch.float32 if half and x.dtype in HALVES else x.dtype
     return torch.randn((PROBES, *x.shape[1:]), generator=generator, dtype=torch.float64).to(device, dtype)
 
 

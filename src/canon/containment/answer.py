@@ -26,8 +26,8 @@ TELLING: Final = 0.98
 ENOUGH: Final = 16
 """Channels beyond the first layers, in layers that can tell, that a word needs to rest on."""
 
-SAME_UPDATE: Final = 0.75
-"""Cosine of updates from which on the suspect has what the owner added; innocents were seen at up to 0.56."""
+SAME_UPDATE: Final = 0.9
+"""Cosine of updates from which on the suspect has what the owner added; innocents were seen at up to 0.86."""
 
 ANCESTOR: Final = "a common ancestor of both would explain this as well; give it as an ancestor if there is one"
 
@@ -99,7 +99,7 @@ def _count(findings: Findings, *, first: bool) -> _Counts:
         channels += number
         found += int((space.found & heard).sum())
         distinct += int((space.distinct & heard).sum())
-        telling += number if space.chance < TELLING else 0
+        telling += number if space.chance < TELLING else int((space.distinct & heard).sum())
     return _Counts(channels, found, distinct, telling)
 
 

@@ -42,6 +42,9 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
         space = graph.spaces[step.space]
         told = side.describe(space, step.maps)
         features = project(told.features, layout.numbers, seed=index)
+        if features.shape != step.features.shape:
+            distance[space.id] = torch.ones(len(step.label), dtype=torch.float64)  # a head of another task
+            continue
         distance[space.id] = torch.linalg.vector_norm(features - step.features, dim=1)
         if movable(space):
             everyone = torch.arange(space.width)

@@ -125,7 +125,8 @@ def _column_norms(weight: Tensor, linear: LinearMap) -> Tensor:
     moved = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
     grouped = moved.reshape(linear.groups, moved.shape[0] // linear.groups, moved.shape[1], -1)
     norms = torch.linalg.vector_norm(grouped, dim=(1, 3), dtype=torch.promote_types(weight.dtype, torch.float32))
-    return norms.flatten().double().cpu()
+    flat: Tensor = norms.flatten().double().cpu()
+    return flat
 
 
 class _Averaged(Mapping[str, Tensor]):

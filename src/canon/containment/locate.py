@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from canon.containment.agreement import agreement
+from canon.containment.ancestry import updates
 from canon.containment.answer import Findings, decide
 from canon.containment.exact import compare_exactly
 from canon.containment.extract import blank, extract
 from canon.containment.location import LocatedLayer, LocatedSpace, Location
 from canon.containment.residuals import channels_of, layer_residuals
-from canon.containment.suspect import OtherNetwork, Suspect, prepare
+from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph
@@ -25,6 +26,7 @@ from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait
+from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
@@ -86,24 +88,40 @@ def locate(
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
-    owner = Owner.of(reference, example)
+    owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
         given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole)
     except OtherNetwork as error:
         return Location("not decided", f"nothing could be compared: {error}", 0.0, 0.0, None, None, None)
     with torch.no_grad():
-        return _located(suspect, given, owner, example)
+        known = [_ancestor(model, owner, example, whole) for model in ancestors]
+        return _located(suspect, given, owner, example, known)
 
 
-def _located(suspect: nn.Module, given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...]) -> Location:
+def _ancestor(
+    model: nn.Module, owner: Owner, example: Tensor | tuple[Any, ...], whole: nn.Module | None
+) -> dict[int, Found]:
+    """What the ancestor has of the owner's network."""
+    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole).traced
+    return Walk(traced.graph, traced.tensors, owner.portrait).run()
+
+
+def _located(
+    suspect: nn.Module,
+    given: Suspect,
+    owner: Owner,
+    example: Tensor | tuple[Any, ...],
+    ancestors: Sequence[Mapping[int, Found]],
+) -> Location:
     traced = given.traced
     found = Walk(traced.graph, traced.tensors, owner.portrait).run()
     model = extract(traced.model, traced.graph, traced.tensors, found)
-    extracted = Traced.of(model, example) if owner.traced is None else Traced.like(model, example, owner.traced)
-    if owner.architecture.differences(extracted.architecture):
-        raise KeyFileError("the key's steps do not make the layers that it names")
-    blank(extracted.graph, extracted.tensors, {space: ~item.accepted.found for space, item in found.items()})
+    inputs = fitting(example, model)
+    extracted = Traced.of(model, inputs) if owner.traced is None else Traced.like(model, inputs, owner.traced)
+    heads = _heads(owner.architecture, extracted)
+    missing = {space: ~item.accepted.found for space, item in found.items() if movable(extracted.graph.spaces[space])}
+    blank(extracted.graph, extracted.tensors, missing)
     if owner.traced is not None:
         silent = {space: item.silent for space, item in found.items()}
         residuals = layer_residuals(extracted, owner.traced, silent)
@@ -119,7 +137,8 @@ def _located(suspect: nn.Module, given: Suspect, owner: Owner, example: Tensor |
         first=_first(graph),
         agreement=agreement(suspect, extracted.model, example),
         owner=None,
-        notes=_notes(given),
+        notes=_notes(given, heads),
+        updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
     )
     result = decide(findings)
@@ -127,6 +146,16 @@ def _located(suspect: nn.Module, given: Suspect, owner: Owner, example: Tensor |
         # Rows agree; whether all else does is seen in the outputs.
         return decide(replace(findings, owner=agreement(owner.traced.model, extracted.model, example)))
     return result
+
+
+def _heads(expected: Architecture, extracted: Traced) -> tuple[str, ...]:
+    """Layers whose outputs are not as many as the owner's: the suspect was made for another task."""
+    graph = extracted.graph
+    made = {graph.maps[p.map].name for space in graph.spaces if not movable(space) for p in space.producers}
+    other = tuple(difference.layer for difference in expected.differences(extracted.architecture))
+    if set(other) - made:
+        raise KeyFileError("the key's steps do not make the layers that it names", where=other[0])
+    return other
 
 
 def _first(graph: ChannelGraph) -> frozenset[str]:
@@ -176,8 +205,8 @@ def _spaces(graph: ChannelGraph, found: Mapping[int, Found]) -> tuple[LocatedSpa
     )
 
 
-def _notes(given: Suspect) -> tuple[str, ...]:
-    notes = []
+def _notes(given: Suspect, heads: Sequence[str]) -> tuple[str, ...]:
+    notes = [f"the layer '{name}' has another number of outputs, and stays the suspect's" for name in heads]
     if given.form.restored:
         notes.append(f"{len(given.form.restored)} norms that the suspect's layers had taken up were put back")
     if given.form.folded:

@@ -28,6 +28,9 @@ def layer_residuals(ours: Traced, theirs: Traced, silent: Mapping[int, Tensor]) 
     found = {}
     for linear in graph.maps:
         mine, yours = ours.tensors[linear.weight], theirs.tensors[linear.weight]
+        if mine.shape != yours.shape:  # a head of another task
+            found[linear.name] = torch.ones(yours.shape[linear.row_axis], dtype=torch.float64)
+            continue
         found[linear.name] = _distances(mine, yours, linear.row_axis, _heard(linear, yours, silent))
     for space in graph.spaces:
         for stage in space.stages:

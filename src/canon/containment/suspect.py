@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,9 +16,6 @@ from canon.verify.forms import Form, conform
 from canon.verify.naming import named_alike
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
-
-HOLLOW: Final = 0.5
-"""Rings of a kernel that hold more than this part of its size are no padding."""
 
 
 class OtherNetwork(VerificationError):
@@ -51,6 +48,7 @@ def prepare(
         OtherNetwork: It has other layers than the owner's network, or they are wired in another way.
     """
     pairs = None if norms is None else tuple(norms)
+    example = fitting(example, model)
     model = named_alike(model, architecture, example, reference=reference, norms=pairs or ())
     traced = Traced.of(model, example)
     formed, form = conform(model, pairs, example, graph=traced.graph)
@@ -60,6 +58,14 @@ def prepare(
     _check(architecture, traced, skeleton)
     traced.check_finite()
     return Suspect(traced, form, cropped)
+
+
+def fitting(example: Tensor | tuple[Any, ...], model: nn.Module) -> Tensor | tuple[Any, ...]:
+    """An example in the precision that a model computes in: suspect and owner may differ in it."""
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    if isinstance(example, Tensor):
+        return example if kind is None or not example.is_floating_point() else example.to(kind)
+    return tuple(fitting(x, model) if isinstance(x, Tensor) else x for x in example)
 
 
 def _check(expected: Architecture, traced: Traced, skeleton: str | None) -> None:
@@ -81,7 +87,11 @@ def _check(expected: Architecture, traced: Traced, skeleton: str | None) -> None
 
 
 def _crop(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, tuple[str, ...]]:
-    """Kernels that grew by rings of nothing, or next to nothing, without them."""
+    """Kernels that grew, with their padding, without what grew.
+
+    What was added may hold anything where surplus channels are read or made. Whether it does nothing is seen in the
+    outputs, which are compared with those of the suspect as it was given.
+    """
     tensors, _ = tensor_names(model)
     modules = dict(model.named_modules())
     changed: dict[str, Tensor] = {}
@@ -98,8 +108,7 @@ def _crop(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.M
         inner = weight.detach()
         for axis in range(2, weight.ndim):
             inner = inner.narrow(axis, int(count), shape[axis])
-        if float(weight.detach().norm()) ** 2 * (1 - HOLLOW**2) <= float(inner.norm()) ** 2:
-            changed[f"{name}.weight"], rings[f"{name}.weight"] = inner, -int(count)
+        changed[f"{name}.weight"], rings[f"{name}.weight"] = inner, -int(count)
     if not changed:
         return model, ()
     result = replace_tensors(model, changed)

@@ -44,6 +44,9 @@ class Found:
     yardstick: Yardstick
     bar: float
     leader: Tensor
+    features: Tensor
+    """For every channel of the owner's: what is known of the suspect's channel that is most like it."""
+
     silent: Tensor
     """For every channel of the owner's: whether nothing that reads it sees it change."""
 
@@ -135,7 +138,7 @@ class Walk:
     def _match(self, index: int, step: Step, space: Space, features: Tensor) -> None:
         yardstick = self.yardsticks[index]
         channels = len(step.label)
-        if channels % space.groups or (not movable(space) and channels != space.width):
+        if channels % space.groups:
             raise _unfitting(space)
         if movable(space):
             size = channels // space.groups
@@ -145,10 +148,11 @@ class Walk:
             pairs = _given(yardstick, features)
         bar = chance(yardstick.dimension, channels)
         accepted = accept(pairs, step.leader, bar, LEAST if movable(space) else -1.0)
+        features = _best(features, accepted, pairs, step)
         grain = GRAIN if self.portrait.reduced else ROUNDING
         factors = self.found[space.id].factors if space.id in self.found else {}
         self.found[space.id] = Found(
-            accepted, pairs, yardstick, bar, step.leader, self._silent(space, yardstick), grain, factors
+            accepted, pairs, yardstick, bar, step.leader, features, self._silent(space, yardstick), grain, factors
         )
 
     def _silent(self, space: Space, yardstick: Yardstick) -> Tensor:
@@ -183,6 +187,14 @@ class Walk:
             self.side.place(space, Coordinates(index, len(step.label), factors, zeros), frozenset(factors))
 
 
+def _best(features: Tensor, accepted: Accepted, pairs: Pairs, step: Step) -> Tensor:
+    """For every channel of the owner's the features of its best match, with the owner's sign."""
+    at = accepted.best.clamp(min=0)
+    sign = torch.where(pairs.flipped, -1.0, 1.0).double()[at, None]
+    odd = torch.cat([torch.full((part.columns,), part.numbers > 1 or not part.exact) for part in step.parts])
+    return features[at] * torch.where(odd, sign, 1.0)
+
+
 def _unfitting(space: Space | None) -> KeyFileError:
     return KeyFileError(
         "the key describes a channel space that the model does not have",
@@ -195,6 +207,9 @@ def _given(yardstick: Yardstick, features: Tensor) -> Pairs:
     """A pinned space: every channel is compared with the one at its place."""
     ours = yardstick.measure(features)
     everyone = torch.arange(ours.shape[0])
+    if ours.shape[0] != yardstick.owner.shape[0]:
+        none = torch.full((ours.shape[0],), -2.0, dtype=torch.float64)  # another number of outputs: another task
+        return Pairs(torch.zeros_like(everyone), none, none, torch.zeros_like(everyone, dtype=torch.bool))
     cosine = (ours.double() * yardstick.owner.double()).sum(dim=1)
     none = torch.zeros_like(cosine)
     return Pairs(everyone, cosine, none, none.bool())

@@ -1,6 +1,7 @@
 """Sketches: a layer's rows, projected at random onto a few numbers, in given input coordinates.
 
-A row over thousands of inputs becomes a few numbers. Proportional rows have proportional sketches, with the same factor; other rows do not, except with vanishing probability. Columns of one coordinate share a random vector, so what
+A row over thousands of inputs becomes a few numbers. Proportional rows have proportional sketches, with the same
+factor; other rows do not, except with vanishing probability. Columns of one coordinate share a random vector, so what
 cancels in the network cancels in the sketch, and no merged weight has to be written to compare rows. Products are taken
 in the weights' own precision, where they stand, and added up in float64; what is decided on a sketch is decided in
 float64.

@@ -46,6 +46,9 @@ SHARE: Final = 0.03
 ROBUST_SHARE: Final = 0.1
 """The same of a robust key."""
 
+SMALL: Final = 60_000
+"""Bytes that a key may always take: of a small model, a file's header alone is more than such a part."""
+
 FEWEST: Final = 2
 MOST: Final = 24
 """Exact numbers per channel."""
@@ -182,7 +185,7 @@ def register(
     channels = sum(len(step.label) for step in whole.steps)
     scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
     cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
-    room = (ROBUST_SHARE if robust else SHARE) * size - _HEADER_BYTES - 4 * scales - cost.fixed
+    room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - _HEADER_BYTES - 4 * scales - cost.fixed
     if numbers is None:
         # Rows first, as many numbers as a layer of some width needs; then exact ones; what is left goes to rows.
         numbers = int((room - ENOUGH_PORTRAIT * cost.each) // (4 * max(1, channels)))

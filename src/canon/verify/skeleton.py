@@ -14,7 +14,7 @@ def skeleton_of(graph: ChannelGraph) -> str:
     return hashlib.sha256(json.dumps(skeleton(graph), separators=(",", ":")).encode()).hexdigest()
 
 
-def skeleton(graph: ChannelGraph) -> list[list[object]]:
+def skeleton(graph: ChannelGraph) -> list[object]:
     """Layers, spaces and taps of a network, as plain data without widths."""
     numbers: dict[str, int] = {}
 
