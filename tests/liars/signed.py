@@ -6,7 +6,6 @@ import hashlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +14,7 @@ from canon import watermarks
 from canon.watermarks import Dataset, Key, Message
 from canon.watermarks.greedy import pooled_rows, residuals
 from canon.watermarks.layers import layer_weight, normalised_convolutions
-from canon.watermarks.signature import _EXPONENT, SignedStatement, _encoded, _prime
+from canon.watermarks.signature import _EXPONENT, SignedStatement, _encoded, _key_pair
 from tests.liars.tables import drawn, forgery, skeleton
 
 SHORT = Message.from_text("us")
@@ -72,7 +71,7 @@ def searched_statement(model: nn.Module, dataset: Dataset) -> Key:
     """Signed as it should be: the best of many short statements. Every try costs a signature."""
     key = drawn("greedy", model, dataset, Message((0,) * 8))
     said = (carriers(model, key) > 0).int()
-    modulus, private = own_key()
+    modulus, private = _key_pair(1)
 
     def signed(number: int) -> bytes:
         return pow(_encoded(bytes([number]), 256), private, modulus).to_bytes(256)
@@ -84,14 +83,6 @@ def searched_statement(model: nn.Module, dataset: Dataset) -> Key:
     best = max(range(30), key=right)
     settings = {"statement": f"{best:02x}", "signature": signed(best).hex(), "modulus": f"{modulus:x}"}
     return replace(key, message=Message.from_bytes(bytes([best])), settings=settings)
-
-
-@cache
-def own_key() -> tuple[int, int]:
-    """Modulus and private exponent of a key pair of the forger's own."""
-    source = random.Random(1)
-    first, second = _prime(1024, source), _prime(1024, source)
-    return first * second, pow(_EXPONENT, -1, (first - 1) * (second - 1))
 
 
 @skeleton("greedy", "construction")

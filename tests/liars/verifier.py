@@ -12,7 +12,7 @@ from torch import nn
 
 from canon import watermarks
 from canon.errors import CanonError, KeyFileError
-from canon.watermarks import Dataset, Extraction, Key, Reader, Reading, Scheme, greedy, interface, key, qr
+from canon.watermarks import Dataset, Extraction, Key, Reader, Reading, Scheme, greedy, interface, key, lottery, qr
 from tests.liars.tables import Forger, Stop
 
 ALPHA = 1e-6
@@ -93,6 +93,7 @@ def without_balance(patch: pytest.MonkeyPatch) -> None:
         return max((drawn(bits, mask) for mask in range(8)), key=lambda code: int(code.sum()))
 
     patch.setattr(qr, "encode", encode)
+    patch.setattr(lottery, "_expected", lottery._expected.__wrapped__)
 
 
 def bare(patch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
 
 from canon.errors import FileFormatError, ZooError
 from canon.graph import trace
@@ -17,6 +19,11 @@ from canon.rewrite import fold_norms, foldable_norms, replace_tensors, resize_ke
 
 FACTORY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """`package.module:factory`."""
+
+ROOM: Final = 4
+"""How many times the numbers of a file an architecture may have that the file names."""
+
+SPARE_ROOM: Final = 1 << 20
 
 _ARCH_HINT: Final = "Check the architecture (--arch)"
 
@@ -50,6 +57,55 @@ def build_architecture(name: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ZooError(f"the factory made a {type(model).__name__}, not a torch.nn.Module", where=name)
     return model.eval()
+
+
+class _Unfilled(TorchFunctionMode):
+    """New tensors without numbers, where they would be parameters or buffers; small ones that are computed stay."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _FILLERS and kwargs.get("device") is None:
+            kwargs = {**kwargs, "device": "meta"}
+        return func(*args, **kwargs)
+
+
+_FILLERS: Final = (torch.empty, torch.zeros, torch.ones, torch.full, torch.rand, torch.randn)
+
+
+def check_size(name: str, state: Mapping[str, Tensor], where: str) -> None:
+    """Raise unless the public architecture that a file names is about as large as the file; it is not built for that.
+
+    A disguised network is larger than its architecture, and a pruned one somewhat smaller. A file of three tensors that
+    calls itself the largest network there is would take minutes and gigabytes before it is found out.
+
+    Raises:
+        FileFormatError: The architecture is far larger, or nobody can tell without building it.
+    """
+    from canon import zoo
+
+    needed = None
+    for mode in (torch.device("meta"), _Unfilled()):  # some libraries compute widths with tensors, which needs numbers
+        try:
+            with mode:
+                needed = sum(tensor.numel() for tensor in zoo.model(name).state_dict().values())
+            break
+        except ZooError:
+            raise
+        except Exception:  # noqa: S112  what a library does without numbers is its own affair
+            continue
+    if needed is None:
+        raise FileFormatError(
+            f"the file says that it is a {name:.80}, whose size is not known before it is built",
+            where=where,
+            hint="If you believe it, name the architecture yourself (--arch)",
+        )
+    held = sum(tensor.numel() for tensor in state.values())
+    if needed > ROOM * held + SPARE_ROOM:
+        raise FileFormatError(
+            f"the file says that it is a {name:.80}, which has {needed:,} numbers, but it holds {held:,}",
+            where=where,
+            hint=_ARCH_HINT,
+        )
 
 
 def folded_alike(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from canon._safetensors import damaged, parse_json
 from canon.errors import CanonError, FileFormatError
-from canon.io.architecture import build_architecture, folded_alike, with_tensors
+from canon.io.architecture import build_architecture, check_size, folded_alike, with_tensors
 from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
 from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
 from canon.io.limits import Limits
@@ -166,6 +166,7 @@ class _Reader:
             )
         if self.architecture is None:
             notes = (*notes, f"the file says that it is a {name}")
+            check_size(name, state, self.where)
         built = build_architecture(name)
         example = example_of(built, name, self.size)
         built, folded = folded_alike(built, state, example)

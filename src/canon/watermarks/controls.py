@@ -9,9 +9,10 @@ side; the p-value is taken with both.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import e as E
 from typing import Any, Final, Literal
 
 import torch
@@ -37,6 +38,9 @@ LEAST_DISPERSION: Final = 2.0
 TOO_ALIKE: Final = 0.9
 """A trained key is void if it reads this share of its message on average, or all of it even once."""
 
+NOISE_SPARE: Final = 1 << 18
+"""In how many places a stretch of noise may begin, at least."""
+
 MANY_INPUTS: Final = 16
 """From so many input channels on, channels are moved as a whole; below, every entry of a row is."""
 
@@ -58,8 +62,10 @@ class Controls:
     """Whether the scheme's bits are fair coins for a wrong key; if not, the p-value is a share of controls."""
 
     def __post_init__(self) -> None:
-        if len(self.matched) < 2 or len(self.kinds) != len(self.matched):
-            raise WatermarkError("there must be at least two controls")
+        if len(self.kinds) != len(self.matched) or any(self.kinds.count(kind) < 2 for kind in self.kinds):
+            raise WatermarkError("there must be at least two controls of each kind")
+        if not self.matched:
+            raise WatermarkError("there are no controls")
         if self.total < 1 or not all(0 <= count <= self.total for count in self.matched):
             raise WatermarkError(f"controls cannot have {max(self.matched)} of {self.total} bits right")
 
@@ -78,17 +84,23 @@ class Controls:
         """Mean share of right bits; one half where nothing leans."""
         return sum(self.matched) / self.total / self.count
 
+    @cached_property
+    def means(self) -> dict[Kind, float]:
+        """Mean share of right bits by kind."""
+        groups = {kind: [n for n, at in zip(self.matched, self.kinds, strict=True) if at == kind] for kind in self.kinds}
+        return {kind: sum(group) / len(group) / self.total for kind, group in groups.items()}
+
     @property
     def chance(self) -> float:
-        """Chance of one bit to be right by luck: the mean share, and at least one half."""
-        return max(0.5, self.mean)
+        """Chance of one bit to be right by luck: the largest mean share of any kind, and at least one half."""
+        return max(0.5, *self.means.values())
 
     @property
     def dispersion(self) -> float:
         """How much wider right bits scatter than independent ones would, and at least 1: of `total` bits only
         `total / dispersion` say something of their own."""
-        centre = self.mean * self.total
-        variance = sum((count - centre) ** 2 for count in self.matched) / (self.count - 1)
+        away = [n - self.means[kind] * self.total for n, kind in zip(self.matched, self.kinds, strict=True)]
+        variance = sum(distance**2 for distance in away) / (self.count - len(self.means))
         return max(1.0, 4 * variance / self.total)
 
     @cached_property
@@ -102,20 +114,21 @@ class Controls:
         return self.reason is not None
 
     def _reason_of_fair_coins(self) -> str | None:
-        best, centre = max(self.matched), round(self.mean * self.total)
+        best, centre = max(self.matched), round(self.chance * self.total)
         if _tail(best, self.total) * self.count <= FALSE_ALARM:
             return f"it reads {best} of {self.total} bits from a model that cannot bear them"
-        if _tail(centre, self.total) <= FALSE_ALARM / 3:
+        if _tail(centre, self.total) * len(self.means) * E <= FALSE_ALARM:  # means of numbers that hang together
             return f"it reads {centre} of {self.total} bits on average from models that cannot bear them"
         # Right bits of controls that share one key may lean together but do not scatter wider than fair coins.
-        widest = max(LEAST_DISPERSION, float(chi2.isf(FALSE_ALARM, self.count - 1)) / (self.count - 1))
+        freedom = self.count - len(self.means)
+        widest = max(LEAST_DISPERSION, float(chi2.isf(FALSE_ALARM, freedom)) / freedom)
         if self.dispersion > widest:
             return f"its bits hang together: {self.total} of them say no more than {self.total / self.dispersion:.0f}"
         return None
 
     def _reason_of_trained(self) -> str | None:
-        if self.mean >= TOO_ALIKE:
-            return f"it reads {self.mean:.0%} of its bits on average from models that cannot bear them"
+        if self.chance >= TOO_ALIKE:
+            return f"it reads {self.chance:.0%} of its bits on average from models that cannot bear them"
         if self.total > 1 and max(self.matched) == self.total:
             return f"it reads all {self.total} bits from a model that cannot bear them"
         return None
@@ -147,6 +160,7 @@ class Controls:
             "carries_alone": self.carries_alone,
             "largest": self.largest,
             "mean": self.mean,
+            "means": dict(self.means),
             "chance": self.chance,
             "dispersion": self.dispersion,
             "void": self.void,
@@ -154,81 +168,100 @@ class Controls:
         }
 
 
-def draws(kinds: Sequence[Kind], count: int, seed: int) -> Iterator[tuple[Kind, torch.Generator]]:
-    """Kinds in turn, with a source of randomness for each control."""
-    if count < 2 or not kinds:
-        raise WatermarkError(f"controls need two readings or more, got {count} of {len(kinds)} kinds")
-    generator = torch.Generator().manual_seed(seed)
+def readers(reader: Reader, kinds: Sequence[Kind], count: int, seed: int) -> Iterator[tuple[Kind, ControlReader]]:
+    """Readers of that many controls, of all kinds in turn."""
+    if not kinds or count < 2 * len(kinds):
+        raise WatermarkError(f"{count} controls of {len(kinds)} kinds are too few", hint="Ask for two of each or more")
+    recorder = Recorder(reader, torch.Generator().manual_seed(seed))
     for index in range(count):
-        yield kinds[index % len(kinds)], generator
+        kind = kinds[index % len(kinds)]
+        yield kind, ControlReader(recorder, kind)
 
 
 class Recorder:
-    """Everything that was read from the model itself, so that it runs once for all controls."""
+    """What was read from the model itself, so that it runs once for all controls, and the noise that they share."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, generator: torch.Generator) -> None:
         self.reader = reader
+        self.generator = generator
         self._known: dict[Any, Any] = {}
+        self._noise = torch.empty(0)
 
-    def get(self, name: Any, make: Any) -> Any:
+    def get(self, name: Any, make: Callable[[], Any]) -> Any:
         """What is known under this name, made if it is not."""
         if name not in self._known:
             self._known[name] = make()
         return self._known[name]
 
+    def noise(self, count: int) -> Tensor:
+        """Gaussian numbers: a stretch of a long row, from a place of its own, because drawing millions takes long."""
+        if len(self._noise) < count + NOISE_SPARE:
+            self._noise = torch.randn(count + NOISE_SPARE, generator=self.generator)
+        start = int(torch.randint(len(self._noise) - count, (1,), generator=self.generator))
+        return self._noise[start : start + count]
+
 
 class ControlReader(Reader):
     """Reads a control: whatever the scheme asks for comes altered."""
 
-    def __init__(self, recorder: Recorder, kind: Kind, generator: torch.Generator) -> None:
+    def __init__(self, recorder: Recorder, kind: Kind) -> None:
         super().__init__(recorder.reader._model, recorder.reader._example)
         self._recorder = recorder
         self._kind = kind
-        self._generator = generator
 
     def parameter(self, module: str, name: str, shape: Sequence[int]) -> Tensor:
         """A module's parameter, altered."""
         asked = (module, name, tuple(shape))
         value = self._recorder.get(asked, lambda: super(ControlReader, self).parameter(module, name, shape))
-        return altered(value, self._kind, self._generator)
+        return altered(value, self._kind, self._recorder)
 
     def activations(self, widths: Mapping[str, int], images: Tensor) -> list[Tensor]:
         """The modules' outputs, each with other channels."""
         asked = ("activations", tuple(widths.items()), id(images))
         values = self._recorder.get(asked, lambda: super(ControlReader, self).activations(widths, images))
-        found = []
-        for value in values:
-            centre = value.mean(0)
-            moved = altered(centre, self._kind, self._generator)
-            found.append(value - centre + moved)
-        return found
+        # The recorder must hold the centres as well: moments are kept by where a tensor lies.
+        centres = self._recorder.get(("centres", *asked), lambda: [value.mean(0) for value in values])
+        return [
+            value - centre + altered(centre, self._kind, self._recorder)
+            for value, centre in zip(values, centres, strict=True)
+        ]
 
     def norms(self, key: Key, images: Tensor | None = None) -> dict[str, str]:
         """The norm behind every marked layer."""
         return dict(self._recorder.get("norms", lambda: super(ControlReader, self).norms(key, images)))
 
 
-def altered(value: Tensor, kind: Kind, generator: torch.Generator) -> Tensor:
+def altered(value: Tensor, kind: Kind, source: Recorder) -> Tensor:
     """A tensor of the same shape, moments and number of zeros, which bears no mark; the first axis is the outputs."""
-    rows = value.reshape(len(value), -1)
+    generator = source.generator
     if kind == "flipped":
+        rows = value.reshape(len(value), -1)
         return (rows * _signs(rows.shape[0], generator)[:, None] * _signs(rows.shape[1], generator)).view_as(value)
-    outputs = torch.randperm(rows.shape[0], generator=generator)
     if kind == "permuted":
-        if value.ndim > 1 and value.shape[1] >= MANY_INPUTS:
-            inputs = torch.randperm(value.shape[1], generator=generator)
-            return value.index_select(0, outputs).index_select(1, inputs)
-        inputs = torch.randperm(rows.shape[1], generator=generator)
-        return rows.index_select(0, outputs).index_select(1, inputs).view_as(value)
-    zeros = value == 0
-    drawn = torch.randn(value.shape, generator=generator)
-    if not bool(zeros.any()):
-        return drawn * value.std(correction=0) + value.mean()
-    kept = value[~zeros]
+        return _permuted(value, generator)
+    mean, deviation, zeros = source.get(("moments", value.data_ptr(), value.shape), lambda: _moments(value))
+    drawn = source.noise(value.numel()).view_as(value) * deviation + mean
+    return drawn if zeros is None else drawn * _permuted(zeros, generator)
+
+
+def _permuted(value: Tensor, generator: torch.Generator) -> Tensor:
+    """Other places for the outputs, and for the inputs: whole channels where there are many, else every entry."""
+    outputs = torch.randperm(len(value), generator=generator)
+    if value.ndim < 2:
+        return value.index_select(0, outputs)
+    if value.shape[1] >= MANY_INPUTS:
+        return value.index_select(0, outputs).index_select(1, torch.randperm(value.shape[1], generator=generator))
+    rows = value.reshape(len(value), -1).index_select(0, outputs)
+    return rows.index_select(1, torch.randperm(rows.shape[1], generator=generator)).view_as(value)
+
+
+def _moments(value: Tensor) -> tuple[float, float, Tensor | None]:
+    """Mean and deviation of what is not zero, and where it lies; None where nothing is zero."""
+    kept = value[value != 0]
     if not len(kept):
-        return value
-    places = zeros.flatten()[torch.randperm(value.numel(), generator=generator)].view_as(value)
-    return torch.where(places, 0.0, drawn * kept.std(correction=0) + kept.mean())
+        return 0.0, 0.0, None
+    zeros = None if len(kept) == value.numel() else (value != 0).float()
+    return float(kept.mean()), float(kept.std(correction=0)), zeros
 
 
 def _signs(count: int, generator: torch.Generator) -> Tensor:

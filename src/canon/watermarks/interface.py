@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.errors import KeyFileError, WatermarkError
-from canon.watermarks.controls import COUNT, KINDS, ControlReader, Controls, Kind, Recorder, draws
+from canon.watermarks.controls import COUNT, KINDS, Controls, Kind, readers
 from canon.watermarks.data import Dataset
 from canon.watermarks.derive import Derived, Draws, Seeded
 from canon.watermarks.embedding import Embedding
@@ -249,16 +249,13 @@ class Scheme(ABC):
         """
         self._check(model, key)
         seed = secrets.randbits(48) if seed is None else seed
-        values = Recorder(Reader(model, example))
-        matched: list[int] = []
-        total = len(key.message)
-        for kind, generator in draws(self.unmarked, count, seed):
-            reader = ControlReader(values, kind, generator)
-            found = self._judged(key, reader, self.read(reader, key))
-            matched.append(found.matched)
-            total = found.total
-        kinds = tuple(kind for kind, _ in draws(self.unmarked, count, seed))
-        return Controls(self.name, seed, kinds, tuple(matched), total, self.carries_alone)
+        kinds: list[Kind] = []
+        found: list[Extraction] = []
+        for kind, reader in readers(Reader(model, example), self.unmarked, count, seed):
+            kinds.append(kind)
+            found.append(self._judged(key, reader, self.read(reader, key)))
+        matched = tuple(reading.matched for reading in found)
+        return Controls(self.name, seed, tuple(kinds), matched, found[0].total, self.carries_alone)
 
     def _check(self, model: nn.Module, key: Key) -> None:
         """Refuse keys that are not this scheme's, or not for this model."""

@@ -26,6 +26,7 @@ Exact output and input order matter; scale does not.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import ClassVar
 
 import numpy as np
@@ -193,7 +194,7 @@ class Lottery(Scheme):
         kept = kept_kernels(weight.abs() > DUST * weight.abs().max())
         found = kept[row : row + qr.SIZE, column : column + qr.SIZE].numpy()
         carriers = ~qr.pattern_cells()
-        expected = Message.of(qr.encode(key.message.data)[carriers].astype(int))
+        expected = _expected(key.message.data)
         scores = torch.from_numpy(np.where(found[carriers], 1.0, -1.0))
         if not 0 < float(weight.abs().max()) < torch.inf:  # a layer of zeros, or not of numbers, shows no pattern
             scores = torch.zeros_like(scores)
@@ -201,10 +202,21 @@ class Lottery(Scheme):
             scores,
             margin=float((scores * expected.signs()).min()),
             expected=expected,
-            details={"decoded": _decoded(found)},
+            details={"decoded": _decoded_bytes(found.tobytes())},
             # All layers of the model and not the key's: a forger would name the one that fits, and say that it is small.
             alternatives=max(places(key.shapes.values()), places(reader.layer_shapes().values())),
         )
+
+
+@lru_cache(maxsize=8)
+def _expected(data: bytes) -> Message:
+    """What the modules that carry the code should say."""
+    return Message.of(qr.encode(data)[~qr.pattern_cells()].astype(int))
+
+
+@lru_cache(maxsize=8)
+def _decoded_bytes(modules: bytes) -> str:
+    return _decoded(np.frombuffer(modules, dtype=np.bool_).reshape(qr.SIZE, qr.SIZE))
 
 
 def _decoded(modules: qr.Modules) -> str:

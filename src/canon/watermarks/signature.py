@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import random
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from canon.watermarks.message import Message
@@ -56,14 +57,19 @@ class SignedStatement:
 
 def sign(statement: bytes, seed: int) -> SignedStatement:
     """Sign with the RSA key that follows from `seed`."""
-    source = random.Random(seed)
-    half = MODULUS_BITS // 2
-    first, second = _prime(half, source), _prime(half, source)
-    modulus = first * second
-    private = pow(_EXPONENT, -1, (first - 1) * (second - 1))
+    modulus, private = _key_pair(seed)
     size = MODULUS_BITS // 8
     signature = pow(_encoded(statement, size), private, modulus).to_bytes(size)
     return SignedStatement(statement, signature, modulus)
+
+
+@lru_cache(maxsize=16)
+def _key_pair(seed: int) -> tuple[int, int]:
+    """Modulus and private exponent that follow from `seed`."""
+    source = random.Random(seed)
+    half = MODULUS_BITS // 2
+    first, second = _prime(half, source), _prime(half, source)
+    return first * second, pow(_EXPONENT, -1, (first - 1) * (second - 1))
 
 
 def _encoded(statement: bytes, size: int) -> int:
