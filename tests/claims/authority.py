@@ -52,9 +52,16 @@ class Holder:
         return self.certificate.public_bytes(Encoding.PEM)
 
 
-def holder(name: str, issuer: Holder | None = None, *, stamps: bool = False, days: Days = (-400, 4000)) -> Holder:
+def holder(
+    name: str,
+    issuer: Holder | None = None,
+    *,
+    stamps: bool = False,
+    days: Days = (-400, 4000),
+    key: ec.EllipticCurvePrivateKey | None = None,
+) -> Holder:
     """A root without an issuer, a certificate authority, or a signer of time-stamps."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    key, now = key or ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(named(name))

@@ -111,6 +111,20 @@ def test_a_root_that_came_with_the_token_is_not_trusted(new_owner: Callable[...,
     assert "root 'CN=Root', which is not among those given" in why(made.claim, stranger.trust())
 
 
+def test_one_of_two_ways_ends_at_a_known_root(new_owner: Callable[..., Owner]) -> None:
+    """The authority between was certified by an old root and by a new one; the token carries both."""
+    one = new_owner()
+    old = holder("Old root")
+    cross = holder("Between", old, key=one.authority.between.key)
+    (one.authority.folder / "between.pem").write_bytes(
+        cross.pem + old.pem + one.authority.between.pem + one.authority.root.pem
+    )
+    made = one.commit()
+    assert isinstance(only(made.claim, one.trust()), Stamp)
+    one.authority.root_file.write_bytes(old.pem)
+    assert isinstance(only(made.claim, one.trust()), Stamp)
+
+
 def test_an_intermediate_certificate_is_no_root(owner: Owner, made: Committed) -> None:
     between = owner.authority.folder / "between.pem"
     assert "no root" in why(made.claim, Trust.load([between], now=LATER))

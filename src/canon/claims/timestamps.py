@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from hashlib import sha256, sha384, sha512
 from typing import TYPE_CHECKING, Any, Final
 
-from canon.claims.canonical import hostile
+from canon.claims.canonical import hostile, write_time
 from canon.claims.claim import Claim
 from canon.claims.keys import need_libraries
 from canon.claims.trust import Trust, chain, check_dates, check_revocations, common_name
@@ -52,6 +52,19 @@ class Stamp:
     def latest(self) -> datetime:
         """The stamped file existed then; fractions of a second are not read."""
         return self.time + self.accuracy + timedelta(seconds=1)
+
+    def shown(self) -> dict[str, Any]:
+        """Plain data, for evidence."""
+        return {
+            "time": write_time(self.time),
+            "accuracy": self.accuracy.total_seconds(),
+            "authority": self.authority,
+            "policy": self.policy,
+            "serial": f"{self.serial:x}",
+            "root": self.root,
+            "expires": write_time(self.expires),
+            "wrong": None,
+        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +207,15 @@ def _verified(token: Token, digest: bytes, trust: Trust, moment: datetime) -> St
         common_name(certificates[-1]),
         min(c.not_valid_after_utc for c in certificates),
     )
+
+
+def check_stamp(data: bytes, token: bytes, trust: Trust) -> Stamp:
+    """What a time-stamp beside a file shows about it, such as one of sealed evidence.
+
+    Raises:
+        ClaimError: It shows nothing; the message says why.
+    """
+    return verify_token(parse_token(token), data, trust, trust.moment)
 
 
 def verify_all(claim: Claim, trust: Trust) -> list[Stamp | str]:
