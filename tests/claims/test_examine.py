@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -49,7 +50,7 @@ def test_an_honest_owner_is_first(owner: Owner, made: Committed) -> None:
     assert answer.answer == "first", answer.reason
     assert "before the suspect is known since" in answer.reason
     assert "(upload record)" in answer.reason
-    (shown,) = answer.claims
+    (shown,) = json.loads(json.dumps(answer.claims))
     assert shown["wrong"] == []
     assert shown["timestamps"][0]["authority"] == "CN=Stamps"
     assert shown["opened"] == ["canon", "options", "reference", "layout_key", "watermark_key"]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509 import ReasonFlags
 
 from canon import claims
@@ -161,6 +163,28 @@ def test_a_token_for_another_hash(owner: Owner, made: Committed) -> None:
     assert "for another document" in why(swapped, owner.trust())
     with pytest.raises(ClaimError, match="for another document"):
         claims.attach(Claim(made.claim.envelope), other.claim.tokens[0])
+
+
+def test_a_token_without_certificates(owner: Owner, made: Committed, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(made.claim.state(0))
+    words = ["-data", str(tmp_path / "data"), "-sha512", "-out", str(tmp_path / "query")]
+    subprocess.run(["openssl", "ts", "-query", *words], capture_output=True, check=True)
+    bare = Claim(made.claim.envelope, (owner.authority.answer((tmp_path / "query").read_bytes()),))
+    assert "does not carry the certificate" in why(bare, owner.trust())
+    beside = [owner.authority.folder / name for name in ("signer.pem", "between.pem")]
+    assert isinstance(only(bare, owner.trust(*beside)), Stamp)
+    assert "neither in the time-stamp" in why(bare, owner.trust(beside[0]))
+
+
+def test_an_old_root_with_an_old_hash(new_owner: Callable[..., Owner]) -> None:
+    """Roots of many authorities signed themselves with SHA-1; that is no weakness, for nobody relies on it."""
+    old = new_owner()
+    words = ["-x509", "-new", "-key", "root.key", "-sha1", "-days", "400", "-subj", "/CN=Root", "-out", "root.pem"]
+    private = old.authority.root.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (old.authority.folder / "root.key").write_bytes(private)
+    subprocess.run(["openssl", "req", *words], cwd=old.authority.folder, capture_output=True, check=True)
+    made = old.commit()
+    assert isinstance(only(made.claim, old.trust()), Stamp)
 
 
 def test_a_time_stamp_from_the_future(owner: Owner, made: Committed) -> None:
