@@ -372,7 +372,7 @@ def _wait(made: Committed, owner: Owner) -> None:
     """Until the owner's authority would stamp a later second than the claim has."""
     import time
 
-    from canon.claims.timestamps import parse_token
+    from canon.claims.tokens import parse_token
 
     first = parse_token(made.claim.tokens[0]).time
     while datetime.now(UTC) - first < timedelta(seconds=1.05):

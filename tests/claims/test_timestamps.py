@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509 import ReasonFlags
 
 from canon import claims
 from canon.claims import Claim, Committed, Stamp, Trust
-from canon.claims.timestamps import fetch, parse_token
+from canon.claims.tokens import fetch, parse_token
 from canon.errors import ClaimError
 from tests.claims.authority import Authority, holder
 from tests.claims.owner import LATER, Owner
@@ -163,6 +164,20 @@ def test_a_token_for_another_hash(owner: Owner, made: Committed) -> None:
     assert "for another document" in why(swapped, owner.trust())
     with pytest.raises(ClaimError, match="for another document"):
         claims.attach(Claim(made.claim.envelope), other.claim.tokens[0])
+
+
+def test_an_authority_with_rsa_keys(new_owner: Callable[..., Owner]) -> None:
+    other = new_owner()
+    between = holder("Between", other.authority.root, key=rsa.generate_private_key(65537, 2048))
+    other.authority.between = between
+    other.authority.signer = holder("Stamps", between, stamps=True, key=rsa.generate_private_key(65537, 2048))
+    other.authority.install()
+    made = other.commit()
+    assert isinstance(only(made.claim, other.trust()), Stamp)
+    whole = made.claim.tokens[0]
+    for position in range(0, len(whole), 3):
+        changed = whole[:position] + bytes([whole[position] ^ 1 << position % 8]) + whole[position + 1 :]
+        assert isinstance(only(Claim(made.claim.envelope, (changed,)), other.trust()), str), position
 
 
 def test_a_token_without_certificates(owner: Owner, made: Committed, tmp_path: Path) -> None:

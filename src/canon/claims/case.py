@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 from canon.claims.canonical import parse
 from canon.claims.envelope import open_sealed, seal
 from canon.claims.keys import signer_pem
-from canon.claims.timestamps import check_stamp, fetch
+from canon.claims.timestamps import check_stamp
+from canon.claims.tokens import fetch
 from canon.claims.trust import Trust
 from canon.errors import ClaimError
 
