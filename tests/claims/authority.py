@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -44,7 +45,7 @@ class Holder:
     """A key and its certificate."""
 
     name: str
-    key: ec.EllipticCurvePrivateKey
+    key: Any
     certificate: x509.Certificate
 
     @property
@@ -52,9 +53,16 @@ class Holder:
         return self.certificate.public_bytes(Encoding.PEM)
 
 
-def holder(name: str, issuer: Holder | None = None, *, stamps: bool = False, days: Days = (-400, 4000)) -> Holder:
+def holder(
+    name: str,
+    issuer: Holder | None = None,
+    *,
+    stamps: bool = False,
+    days: Days = (-400, 4000),
+    key: Any = None,
+) -> Holder:
     """A root without an issuer, a certificate authority, or a signer of time-stamps."""
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    key, now = key or ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(named(name))

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 from canon import claims
 from canon.claims.keys import signer_pem
 from canon.errors import CanonError, ClaimError
+from tests.claims.owner import Owner
 
 KINDS: dict[str, Any] = {
     "ed25519": ed25519.Ed25519PrivateKey.generate,
@@ -111,6 +112,19 @@ def test_a_sealed_case(tmp_path: Path) -> None:
         case(tmp_path, key)
     with pytest.raises(ClaimError, match="another key"):
         claims.check_case(folder, signer_pem(claims.new_key(tmp_path / "other")))
+
+
+def test_a_case_with_a_time_stamp(tmp_path: Path, owner: Owner) -> None:
+    key = claims.new_key(tmp_path / "key")
+    with owner.authority.served() as url:
+        folder = claims.write_case(tmp_path / "case", evidence=b"{}", command=["canon"], key=key, timestamps=[url, url])
+    found = claims.check_case(folder, trust=owner.trust())
+    assert [stamp["wrong"] for stamp in found["timestamps"]] == [None, None]
+    (untrusted, _) = claims.check_case(folder)["timestamps"]
+    assert "no root" in untrusted["wrong"]
+    sealed, token = folder / "SHA256SUMS.dsse", folder / "SHA256SUMS.dsse.1.tsr"
+    words = ["-data", str(sealed), "-in", str(token), "-CAfile", str(owner.authority.root_file)]
+    assert subprocess.run(["openssl", "ts", "-verify", *words], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,9 @@ def test_a_signature_is_recognised(signed: Path) -> None:
         True,
     )
     assert provenance["checked"] is None
+    assert claims.provenance_of(signed / "model" / "owner.safetensors") == provenance
     assert claims.find_signature(signed / "key.pem") is None
+    assert claims.provenance_of(signed / "key.pem") is None
 
 
 def test_its_own_library_checks_it(signed: Path, tmp_path: Path) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509 import ReasonFlags
 
 from canon import claims
 from canon.claims import Claim, Committed, Stamp, Trust
-from canon.claims.timestamps import fetch, parse_token
+from canon.claims.tokens import fetch, parse_token
 from canon.errors import ClaimError
 from tests.claims.authority import Authority, holder
 from tests.claims.owner import LATER, Owner
@@ -111,6 +114,20 @@ def test_a_root_that_came_with_the_token_is_not_trusted(new_owner: Callable[...,
     assert "root 'CN=Root', which is not among those given" in why(made.claim, stranger.trust())
 
 
+def test_one_of_two_ways_ends_at_a_known_root(new_owner: Callable[..., Owner]) -> None:
+    """The authority between was certified by an old root and by a new one; the token carries both."""
+    one = new_owner()
+    old = holder("Old root")
+    cross = holder("Between", old, key=one.authority.between.key)
+    (one.authority.folder / "between.pem").write_bytes(
+        cross.pem + old.pem + one.authority.between.pem + one.authority.root.pem
+    )
+    made = one.commit()
+    assert isinstance(only(made.claim, one.trust()), Stamp)
+    one.authority.root_file.write_bytes(old.pem)
+    assert isinstance(only(made.claim, one.trust()), Stamp)
+
+
 def test_an_intermediate_certificate_is_no_root(owner: Owner, made: Committed) -> None:
     between = owner.authority.folder / "between.pem"
     assert "no root" in why(made.claim, Trust.load([between], now=LATER))
@@ -147,6 +164,42 @@ def test_a_token_for_another_hash(owner: Owner, made: Committed) -> None:
     assert "for another document" in why(swapped, owner.trust())
     with pytest.raises(ClaimError, match="for another document"):
         claims.attach(Claim(made.claim.envelope), other.claim.tokens[0])
+
+
+def test_an_authority_with_rsa_keys(new_owner: Callable[..., Owner]) -> None:
+    other = new_owner()
+    between = holder("Between", other.authority.root, key=rsa.generate_private_key(65537, 2048))
+    other.authority.between = between
+    other.authority.signer = holder("Stamps", between, stamps=True, key=rsa.generate_private_key(65537, 2048))
+    other.authority.install()
+    made = other.commit()
+    assert isinstance(only(made.claim, other.trust()), Stamp)
+    whole = made.claim.tokens[0]
+    for position in range(0, len(whole), 3):
+        changed = whole[:position] + bytes([whole[position] ^ 1 << position % 8]) + whole[position + 1 :]
+        assert isinstance(only(Claim(made.claim.envelope, (changed,)), other.trust()), str), position
+
+
+def test_a_token_without_certificates(owner: Owner, made: Committed, tmp_path: Path) -> None:
+    (tmp_path / "data").write_bytes(made.claim.state(0))
+    words = ["-data", str(tmp_path / "data"), "-sha512", "-out", str(tmp_path / "query")]
+    subprocess.run(["openssl", "ts", "-query", *words], capture_output=True, check=True)
+    bare = Claim(made.claim.envelope, (owner.authority.answer((tmp_path / "query").read_bytes()),))
+    assert "does not carry the certificate" in why(bare, owner.trust())
+    beside = [owner.authority.folder / name for name in ("signer.pem", "between.pem")]
+    assert isinstance(only(bare, owner.trust(*beside)), Stamp)
+    assert "neither in the time-stamp" in why(bare, owner.trust(beside[0]))
+
+
+def test_an_old_root_with_an_old_hash(new_owner: Callable[..., Owner]) -> None:
+    """Roots of many authorities signed themselves with SHA-1; that is no weakness, for nobody relies on it."""
+    old = new_owner()
+    words = ["-x509", "-new", "-key", "root.key", "-sha1", "-days", "400", "-subj", "/CN=Root", "-out", "root.pem"]
+    private = old.authority.root.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (old.authority.folder / "root.key").write_bytes(private)
+    subprocess.run(["openssl", "req", *words], cwd=old.authority.folder, capture_output=True, check=True)
+    made = old.commit()
+    assert isinstance(only(made.claim, old.trust()), Stamp)
 
 
 def test_a_time_stamp_from_the_future(owner: Owner, made: Committed) -> None:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from canon.claims.canonical import parse
 from canon.claims.envelope import open_sealed, seal
 from canon.claims.keys import signer_pem
+from canon.claims.timestamps import check_stamp
+from canon.claims.tokens import fetch
+from canon.claims.trust import Trust
 from canon.errors import ClaimError
 
 if TYPE_CHECKING:
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 SUMS: Final = "SHA256SUMS"
 SEAL: Final = "SHA256SUMS.dsse"
+STAMP: Final = ".tsr"
 KEY: Final = "signer.pem"
 
 
@@ -32,6 +36,7 @@ def write_case(
     report: bytes | None = None,
     claims: Mapping[str, bytes] | None = None,
     attachments: Mapping[str, bytes] | None = None,
+    timestamps: Sequence[str] = (),
 ) -> Path:
     """Write a sealed case folder, whole or not at all.
 
@@ -43,6 +48,7 @@ def write_case(
         report: The page for people.
         claims: Claims and the openings that were used, by file name: `Claim.encode()`, `Opening.encode()`.
         attachments: Anything else, such as the roots that time-stamps were checked against.
+        timestamps: Addresses of authorities that stamp the seal.
     """
     target = Path(folder)
     if target.exists():
@@ -53,26 +59,29 @@ def write_case(
     files |= {} if report is None else {"report.html": report}
     files |= {KEY: signer_pem(key).encode()}
     for name, data in {**(claims or {}), **(attachments or {})}.items():
-        if name in (*files, SUMS, SEAL) or Path(name).name != name or name.startswith("."):
+        if name in (*files, SUMS) or name.startswith((SEAL, ".")) or Path(name).name != name:
             raise ClaimError(f"'{name:.80}' cannot stand in a case: it is a path, hidden, or taken")
         files[name] = data
     sums = _sums(files)
+    sealed = seal(sums.decode(), key)
+    stamps = {f"{SEAL}.{index + 1}{STAMP}": fetch(url, sealed) for index, url in enumerate(timestamps)}
     with tempfile.TemporaryDirectory(prefix=".canon-", dir=target.parent) as temporary:
         made = Path(temporary) / target.name
         made.mkdir()
-        for name, data in {**files, SUMS: sums, SEAL: seal(sums.decode(), key)}.items():
+        for name, data in {**files, SUMS: sums, SEAL: sealed, **stamps}.items():
             (made / name).write_bytes(data)
         os.rename(made, target)
     return target
 
 
-def check_case(folder: str | Path, key: str | None = None) -> dict[str, Any]:
+def check_case(folder: str | Path, key: str | None = None, trust: Trust | None = None) -> dict[str, Any]:
     """Check a sealed case: every file is listed and as it was, and the signature holds.
 
     Args:
         folder: The case.
         key: PEM text of the public key that must have sealed it; None: the one in the folder, which shows only that
             nothing was changed since.
+        trust: Whose time-stamps of the seal count.
 
     Raises:
         ClaimError: A file was changed, added or taken away, or the seal does not hold.
@@ -86,6 +95,7 @@ def check_case(folder: str | Path, key: str | None = None) -> dict[str, Any]:
     document, signer = open_sealed(sealed, key)
     if document != sums.decode("utf-8", "replace"):
         raise ClaimError(f"{SUMS} was changed after the case was sealed", where=str(place))
+    stamps = {name: found.pop(name) for name in sorted(found) if name.startswith(f"{SEAL}.") and name.endswith(STAMP)}
     listed = {line[66:]: line[:64] for line in sums.decode().splitlines()}
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
@@ -96,7 +106,19 @@ def check_case(folder: str | Path, key: str | None = None) -> dict[str, Any]:
             raise ClaimError(f"the file '{name:.80}' was changed after the case was sealed", where=str(place))
     if found.get(KEY) != signer.encode():
         raise ClaimError("the case names another key than the one that sealed it", where=str(place))
-    return {"signer": signer, "files": listed, "evidence": parse(found["evidence.json"], "evidence")}
+    return {
+        "signer": signer,
+        "files": listed,
+        "evidence": parse(found["evidence.json"], "evidence"),
+        "timestamps": [_stamp(sealed, token, trust or Trust()) for token in stamps.values()],
+    }
+
+
+def _stamp(sealed: bytes, token: bytes, trust: Trust) -> dict[str, Any]:
+    try:
+        return check_stamp(sealed, token, trust).shown()
+    except ClaimError as error:
+        return {"wrong": error.message}
 
 
 def _sums(files: Mapping[str, bytes]) -> bytes:

@@ -27,7 +27,8 @@ from canon.claims.things import (
     signed_reference_thing,
     watermark_key_thing,
 )
-from canon.claims.timestamps import covers, fetch, parse_token
+from canon.claims.timestamps import covers
+from canon.claims.tokens import fetch, parse_token
 from canon.errors import ClaimError
 from canon.verify.key import LayoutKey
 from canon.watermarks.key import Key

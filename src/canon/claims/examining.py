@@ -16,11 +16,11 @@ from typing import Any
 from torch import nn
 
 from canon._version import __version__
-from canon.claims.canonical import write_time
+from canon.claims.canonical import canonical, write_time
 from canon.claims.claim import Claim, Statement
 from canon.claims.committing import used_things
 from canon.claims.keys import public_key
-from canon.claims.opening import Opening
+from canon.claims.opening import PLACES, Opening
 from canon.claims.presented import Presented, Rival, Used
 from canon.claims.things import WORDS, Table, Thing, agrees, differing, reference_thing
 from canon.claims.timestamps import Stamp, verify_all
@@ -76,7 +76,7 @@ def _look(brought: Presented | Rival, trust: Trust, role: str) -> _Looked:
     except (ClaimError, MissingExtraError) as error:
         found.wrong.append(str(error))
         return found
-    found.data["timestamps"] = [_shown(result) for result in results]
+    found.data["timestamps"] = [{"wrong": result} if isinstance(result, str) else result.shown() for result in results]
     good = [result for result in results if isinstance(result, Stamp)]
     if not good:
         reasons = [f"time-stamp {i + 1}: {reason}" for i, reason in enumerate(results)]
@@ -98,22 +98,8 @@ def _said(statement: Statement) -> dict[str, Any]:
         "key": statement.owner,
         "root": statement.root.hex(),
         "leaves": statement.leaves,
+        "watermark_places": statement.leaves - len(PLACES),
         "created": write_time(statement.created),
-    }
-
-
-def _shown(result: Stamp | str) -> dict[str, Any]:
-    if isinstance(result, str):
-        return {"wrong": result}
-    return {
-        "time": write_time(result.time),
-        "accuracy": result.accuracy.total_seconds(),
-        "authority": result.authority,
-        "policy": result.policy,
-        "serial": f"{result.serial:x}",
-        "root": result.root,
-        "expires": write_time(result.expires),
-        "wrong": None,
     }
 
 
@@ -135,17 +121,18 @@ def _not_opened(opening: Opening | None, used: Used, data: dict[str, Any]) -> li
 
 def _mismatch(thing: Thing, table: Table | None, opening: Opening, used: Used) -> list[str]:
     word = WORDS[thing.role]
-    committed = [leaf.thing.content for leaf in opening.of(thing.role)]
-    if not committed:
+    leaves = opening.of(thing.role)
+    if not leaves:
         return [f"the opening does not show {word}: it was not committed to, or was left out"]
-    if any(agrees(content, thing.content) for content in committed):
+    if any(agrees(leaf.thing, thing) for leaf in leaves):
         return []
-    if thing.role == "reference" and "model_signing" in (committed[0] or ()):
-        return _unsigned(committed[0]["model_signing"], used)
+    committed = leaves[0].thing.content
+    if thing.role == "reference" and "model_signing" in committed:
+        return _unsigned(committed["model_signing"], used)
     if thing.role == "reference" and table is not None and opening.tensors is not None:
         return [f"the reference is not the one that was committed to: {differing(opening.tensors, table)}"]
     if thing.role == "options":
-        return [f"the options are not those that were committed to: {_other_options(committed[0], thing.content)}"]
+        return [f"the options are not those that were committed to: {_other_options(committed, thing.content)}"]
     return [f"{word} is not one that was committed to"]
 
 
@@ -161,12 +148,12 @@ def _unsigned(digest: str, used: Used) -> list[str]:
 
 
 def _other_options(committed: Mapping[str, Any], present: Mapping[str, Any]) -> str:
-    names = sorted(n for n in committed.keys() | present.keys() if committed.get(n) != present.get(n))
+    names = [n for n in sorted(committed.keys() | present.keys()) if _value(committed, n) != _value(present, n)]
     return ", ".join(f"'{name:.40}' is {_value(present, name)} and was {_value(committed, name)}" for name in names[:3])
 
 
 def _value(options: Mapping[str, Any], name: str) -> str:
-    return f"{options[name]!r:.40}" if name in options else "standard"
+    return canonical(options[name]).decode()[:60] if name in options else "standard"
 
 
 def _rival(rival: Rival, trust: Trust, used: Used) -> _Looked:
@@ -191,7 +178,7 @@ def _rival(rival: Rival, trust: Trust, used: Used) -> _Looked:
 
 def _opens_to(opening: Opening, model: nn.Module, file: str | None = None) -> bool:
     thing, _ = reference_thing(model, file)
-    return any(agrees(leaf.thing.content, thing.content) for leaf in opening.of("reference"))
+    return any(agrees(leaf.thing, thing) for leaf in opening.of("reference"))
 
 
 def _weigh(own: _Looked, rivals: Sequence[_Looked], presented: Presented) -> Priority:

@@ -14,6 +14,7 @@ from typing import Any, Final
 from canon.claims.canonical import from_base64, from_hex, hostile, parse
 from canon.claims.claim import PAYLOAD_TYPE, STATEMENT_TYPE, read_bytes
 from canon.errors import ClaimError, MissingExtraError
+from canon.verify.digest import file_digest
 
 PREDICATE_TYPE: Final = "https://model_signing/signature/v1.0"
 NAMES: Final = ("model.sig", "claims.jsonl")
@@ -87,6 +88,12 @@ def read_signature(path: str | Path) -> SignedModel:
         signed = "sigstore" if material.get("tlogEntries") else "certificate"
         method = "key" if "publicKey" in material else signed
         return SignedModel(str(subject["name"]), together.hexdigest(), files, sha256(data).hexdigest(), method)
+
+
+def provenance_of(model: str | Path) -> dict[str, Any] | None:
+    """For the evidence: what the signature beside a model file says; None: there is none."""
+    path, found = Path(model), find_signature(model)
+    return None if found is None else read_signature(found).provenance(file_digest(path) if path.is_file() else None)
 
 
 def check_signed_model(model: str | Path, signature: str | Path, public_key: str | Path) -> SignedModel:

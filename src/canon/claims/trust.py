@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from cryptography.x509 import Certificate, CertificateRevocationList, RevokedCertificate
 
 _BLOCK: Final = re.compile(rb"-----BEGIN (CERTIFICATE|X509 CRL)-----.+?-----END \1-----", re.DOTALL)
-_LONGEST_CHAIN: Final = 10
+_LONGEST_CHAIN: Final = 6
+_MOST_ISSUERS: Final = 4
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Trust:
     """Whose time-stamps count."""
 
     roots: tuple[Certificate, ...] = ()
-    """Certificates that sign themselves: where a chain must end."""
+    """Certificates issued by nobody else: where a chain must end."""
 
     helpers: tuple[Certificate, ...] = ()
     """Other certificates, which may stand in a chain and are not trusted."""
@@ -62,32 +63,40 @@ class Trust:
                         lists.append(x509.load_pem_x509_crl(block[0]))
                 except ValueError as error:
                     raise ClaimError("a certificate or revocation list is damaged", where=str(path)) from error
-        roots = tuple(c for c in certificates if c.issuer == c.subject and issued_by(c, c))
+        # Its own signature says nothing about a root, and old ones are made with hashes that are refused elsewhere.
+        roots = tuple(c for c in certificates if c.issuer == c.subject)
         helpers = tuple(c for c in certificates if c not in roots)
         return Trust(roots, helpers, tuple(lists), tuple(policies), now)
 
 
 def chain(leaf: Certificate, others: Sequence[Certificate], roots: Sequence[Certificate]) -> list[Certificate]:
-    """The way from a certificate to a root.
+    """The way from a certificate to a root; where there are several, any that ends at a root.
 
     Raises:
-        ClaimError: It ends at a root that is not trusted, or breaks off.
+        ClaimError: All end at a root that is not trusted, or break off.
     """
-    found = [leaf]
-    while found[-1] not in roots:
-        last = found[-1]
-        if last.issuer == last.subject:
-            raise ClaimError(f"it ends at the root '{common_name(last)}', which is not among those given")
-        named = [c for c in (*roots, *others) if c.subject == last.issuer and c not in found]
-        above = [c for c in named if issued_by(last, c)]
-        if above and len(found) < _LONGEST_CHAIN:
-            found.append(above[0])
+    return _chain([leaf], others, roots)
+
+
+def _chain(found: list[Certificate], others: Sequence[Certificate], roots: Sequence[Certificate]) -> list[Certificate]:
+    last = found[-1]
+    if last in roots:
+        return found
+    if last.issuer == last.subject:
+        raise ClaimError(f"it ends at the root '{common_name(last)}', which is not among those given")
+    named = [c for c in (*roots, *others) if c.subject == last.issuer and c not in found]
+    issuer = last.issuer.rfc4514_string()[:120]
+    failure = ClaimError(f"it ends at '{issuer}', which is neither in the time-stamp nor among the roots given")
+    if named:
+        failure = ClaimError(f"its chain is broken: '{common_name(last)}' was not signed by the '{issuer}' at hand")
+    for above in named[:_MOST_ISSUERS] if len(found) < _LONGEST_CHAIN else ():
+        if not issued_by(last, above):
             continue
-        issuer = last.issuer.rfc4514_string()
-        if named:
-            raise ClaimError(f"its chain is broken: '{common_name(last)}' was not signed by the '{issuer}' at hand")
-        raise ClaimError(f"it ends at '{issuer}', which is neither in the time-stamp nor among the roots given")
-    return found
+        try:
+            return _chain([*found, above], others, roots)
+        except ClaimError as error:
+            failure = error
+    raise failure
 
 
 def check_dates(certificates: Sequence[Certificate], moment: datetime, when: str) -> None:

@@ -17,7 +17,7 @@ from canon.cli.models import load_model
 from canon.cli.options import Architecture, AsJson, Force, LimitChanges, Size, TrustPickle
 
 if TYPE_CHECKING:
-    from canon.claims import Claim, SignedModel
+    from canon.claims import Claim
 
 EXAMPLES = examples(
     "canon commit owner.safetensors -l layout.key -w owner.key --new-key signing.pem --out owner.claim",
@@ -121,10 +121,10 @@ def commit(
     given: dict[str, Any] = {"options": _options(option), "timestamps": timestamp or [], "secrets": drawn}
     reference: Any = None if signature is None else claims.read_signature(signature)
     files: dict[str, list[str]] = {}
-    signed = reference
+    signed = None if reference is None else reference.provenance()
     if model is not None:
         loaded = load_model(talker, model, arch, size, trust_pickle, limit)
-        reference, signed = loaded.model, _beside(model)
+        reference, signed = loaded.model, claims.provenance_of(model)
         if "sha256" in loaded.origin:
             files["reference"] = [loaded.origin["sha256"]]
     given |= _keys(layout_key, watermark_key or [], files)
@@ -140,7 +140,7 @@ def commit(
     document = _document(made.claim, out) | {
         "opening": shown,
         "committed": [leaf.thing.role for leaf in made.opening.leaves if leaf.thing.role != "none"],
-        "signed_model": None if signed is None else signed.provenance(),
+        "signed_model": signed,
     }
     lines = [f"claim: {out}, for everybody; {_stamps(made.claim)}", f"opening: {shown}, for nobody until a dispute"]
     talker.result(document, Text("\n".join(lines)))
@@ -151,7 +151,7 @@ def _add_stamps(
 ) -> None:
     """Extend a claim that exists."""
     from canon.claims import Claim, attach
-    from canon.claims.timestamps import fetch
+    from canon.claims.tokens import fetch
 
     if not urls and not answers and request is None:
         raise typer.BadParameter("give a model, a layout key or a watermark key to commit to")
@@ -210,15 +210,6 @@ def _options(given: list[str] | None) -> dict[str, Any]:
         except ValueError as error:
             raise typer.BadParameter(f"'{text}' is no option; write NAME=JSON, such as tolerance=0.01") from error
     return found
-
-
-def _beside(model: str) -> SignedModel | None:
-    """What OpenSSF Model Signing signed, where its signature lies beside the file."""
-    from canon.claims import find_signature, read_signature
-
-    path = Path(model)
-    found = find_signature(path) if path.exists() else None
-    return None if found is None else read_signature(found)
 
 
 def _document(claim: Claim, path: Path) -> dict[str, Any]:
