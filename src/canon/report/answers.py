@@ -107,14 +107,14 @@ def _equal(document: Document) -> Told:
 
 
 def _located(document: Document) -> list[Fact]:
-    answer = document["answers"]["network"]
     containment = document["containment"]
-    facts = [Fact(percent(answer["coverage"]), "of the owner's channels found")]
-    facts.append(
-        Fact(f"{containment['layers_found']:,} of {containment['layers_in_all']:,}", "layers found")
-    )
-    if answer["residual"] is not None and answer["coverage"]:
-        facts.append(Fact(number(answer["residual"]), "at most changed (of their size)"))
+    facts = [Fact(percent(containment["coverage"]), "of the owner's channels found, distinctly and beyond chance")]
+    if containment["answer"] == "derived":
+        layers = containment["layers"]
+        most = sum(2 * layer["distinct"] >= layer["channels"] for layer in layers)
+        facts.append(Fact(f"{most:,} of {len(layers):,}", "layers have most of theirs"))
+    if containment["median"] is not None and containment["answer"] in ("contained", "derived"):
+        facts.append(Fact(number(containment["median"]), "of their size is the typical change"))
     return facts
 
 
@@ -125,17 +125,26 @@ def _ancestry(document: Document) -> str:
     return f"ancestors other than the {count(len(updates), 'one')} given"
 
 
+def owned(space: Document, answer: str) -> int:
+    """How many of the owner's channels of a space the suspect has.
+
+    Where the order is given, every channel is held against the one in its place, and counts only if it is like it.
+    """
+    return int(space["distinct"] if space["pinned"] and answer != "contained" else space["found"])
+
+
 def _contained(document: Document) -> Told:
     says = "the whole of the owner's network was found inside the suspect, and what stands around it does nothing"
     return says, _located(document), _ancestry(document)
 
 
 def _derived(document: Document) -> Told:
-    missing = document["answers"]["network"]["missing"]
-    channels = sum(item["numbers"] for item in missing)
+    spaces = document["containment"]["spaces"]
+    channels = sum(space["owner"] for space in spaces)
+    lost = channels - sum(owned(space, "derived") for space in spaces)
     says = "the owner's network was found inside the suspect, with changes"
-    if channels:
-        says += f": {count(channels, 'channel')} of the owner's {'was' if channels == 1 else 'were'} not found"
+    if lost:
+        says += f": {lost:,} of its {count(channels, 'channel')} {'was' if lost == 1 else 'were'} not found"
     return says, _located(document), _ancestry(document)
 
 
@@ -169,17 +178,18 @@ def _function(document: Document) -> Told:
         says = f"not all outputs could be compared: {problem['problem']}"
     facts = []
     if answer["difference"] is not None:
-        facts.append(Fact(number(answer["difference"]), f"of their range at most ({_limits(answer['answer'])})"))
+        facts.append(Fact(number(answer["difference"]), f"of their range is the largest difference ({_limit(answer['answer'])})"))
     if answer["same_decision"] is not None:
         facts.append(Fact(percent(answer["same_decision"]), "same decision"))
-    facts.append(Fact(number(total), "probes: " + ", ".join(f"{many:,} {name}" for name, many in answer["probes"].items())))
+    sources = ", ".join(f"{many:,} {name}" for name, many in answer["probes"].items())
+    facts.append(Fact(number(total), f"probes: {sources}" if own else "random probes"))
     uncovered = "inputs that are not like these probes" + ("" if own else ", which were drawn at random")
     return says, facts, uncovered
 
 
-def _limits(answer: str) -> str:
+def _limit(answer: str) -> str:
     """What the difference is held against."""
-    return f"up to {number(AGREE)} agrees" if answer == "agree" else f"more than {number(DISAGREE)} disagrees"
+    return f"more than {number(DISAGREE)} disagrees" if answer == "disagree" else f"up to {number(AGREE)} agrees"
 
 
 PLACES: Final = {
@@ -232,7 +242,7 @@ def _unread(document: Document) -> str:
 
 def _priority(document: Document) -> Told:
     answer = document["answers"]["priority"]
-    facts = [Fact(number(len(answer["claims"])), "claims examined")] if answer["claims"] else []
+    facts = [Fact(number(len(answer["claims"])), "claims examined" if len(answer["claims"]) > 1 else "claim examined")] if answer["claims"] else []
     uncovered = {
         "first": "who made the model; a claim shows who could show it at that time",
         "not first": "claims that were not presented here",

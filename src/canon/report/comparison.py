@@ -53,8 +53,8 @@ def coverage_content(document: Mapping[str, Any]) -> Content:
     elif located:
         found, all_of_it = containment["numbers_found"], containment["numbers"]
         says = (
-            f"{found:,} of the owner's {all_of_it:,} numbers belong to channels and tensors that were found in the "
-            f"suspect ({percent(found / max(1, all_of_it))}); the others were not found, or not compared"
+            f"{all_of_it - found:,} of the owner's {all_of_it:,} numbers ({percent(1 - found / max(1, all_of_it))}) belong "
+            "to channels and tensors that nothing in the suspect could be held against"
         )
     elif equality is None or not equality["numbers"]:
         says = "Nothing of the weights was compared number by number"
@@ -81,13 +81,17 @@ def _equality(document: Mapping[str, Any]) -> str:
 
 def _equality_rows(equality: Mapping[str, Any], precision: Mapping[str, Any]) -> list[tuple[str, str]]:
     worst = equality["worst"]
+    rows = [("compared with", "the owner's model" if equality["by"] == "reference" else "the owner's layout key")]
+    if equality["numbers"]:
+        rows += [
+            ("numbers that the forward pass uses", number(equality["numbers"])),
+            ("share of them that was compared", percent(equality["share"])),
+            ("the weights alone decide the order of channels", "yes" if equality["established"] else "no"),
+        ]
     return [
-        ("compared with", "the owner's model" if equality["by"] == "reference" else "the owner's layout key"),
-        ("numbers that the forward pass uses", number(equality["numbers"])),
-        ("share of them that was compared", percent(equality["share"])),
-        ("largest difference", "none could be computed" if worst is None else number(worst)),
+        *rows,
+        ("largest difference", "not every number could be compared" if worst is None else number(worst)),
         ("largest difference allowed", number(equality["tolerance"])),
-        ("the weights alone decide the order of channels", "yes" if equality["established"] else "no"),
         ("float types of suspect and owner", f"{precision['suspect']} and {precision['owner']}"),
         ("compared at the precision of", str(precision["compared"])),
     ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from canon.report import charts
+from canon.report.answers import owned
 from canon.report.network import Part, stretches
 from canon.report.words import count, number, percent
 
@@ -34,11 +35,12 @@ def containment_content(document: Mapping[str, Any]) -> Content:
     """What the section says and shows."""
     found = document["containment"]
     spaces, layers = found["spaces"], found["layers"]
-    totals = {kind: sum(pieces[kind] for pieces in map(_pieces, spaces)) for kind in WHOSE}
-    widest = max((sum(_pieces(space).values()) for space in spaces), default=1)
+    pieces = {space["name"]: _pieces(space, found["answer"]) for space in spaces}
+    totals = {kind: sum(each[kind] for each in pieces.values()) for kind in WHOSE}
+    widest = max((sum(each.values()) for each in pieces.values()), default=1)
     bars = [
-        SpaceBar(space["name"], stretches(_pieces(space), widest), f"{space['found']:,} of {space['owner']:,}")
-        for space in sorted(spaces, key=lambda space: space["found"] - space["owner"])[: charts.SHOWN]
+        SpaceBar(name, stretches(each, widest), f"{each['owned']:,} of {each['owned'] + each['missing']:,}")
+        for name, each in sorted(pieces.items(), key=lambda item: -item[1]["missing"])[: charts.SHOWN]
     ]
     return {
         "contained": found,
@@ -48,12 +50,12 @@ def containment_content(document: Mapping[str, Any]) -> Content:
         "surplus_sentence": _surplus(found, totals),
         "contained_rows": [*_facts(found)],
         "owner_space_rows": [
-            (s["name"], s["owner"], s["found"], s["distinct"], s["suspect"], s["copies"], s["surplus"],
-             "yes" if s["pinned"] else "no")
+            (s["name"], s["owner"], pieces[s["name"]]["owned"], s["distinct"], s["suspect"], s["copies"],
+             pieces[s["name"]]["surplus"], "yes" if s["pinned"] else "no")
             for s in spaces
         ],
         "owner_layer_rows": [
-            (x["name"], x["channels"], x["found"], x["distinct"], number(x["median"]) if x["found"] else "",
+            (x["name"], x["channels"], x["distinct"], number(x["median"]) if x["found"] else "",
              number(x["worst"]) if x["found"] else "", f"{x['chance']:.2f}", "yes" if x["first"] else "no")
             for x in layers
         ],
@@ -65,12 +67,13 @@ def containment_content(document: Mapping[str, Any]) -> Content:
     }  # fmt: skip
 
 
-def _pieces(space: Mapping[str, Any]) -> dict[str, int]:
+def _pieces(space: Mapping[str, Any], answer: str) -> dict[str, int]:
+    has = owned(space, answer)
     return {
-        "owned": space["found"],
+        "owned": has,
         "copied": space["copies"],
-        "surplus": space["surplus"],
-        "missing": space["owner"] - space["found"],
+        "surplus": space["surplus"] + space["found"] - has,
+        "missing": space["owner"] - has,
     }
 
 
@@ -89,10 +92,9 @@ def _facts(found: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("the owner's channels found, distinctly and beyond chance", percent(found["coverage"])),
         ("the same, without layers that read the input", percent(found["deep"])),
-        ("the owner's layers found", f"{found['layers_found']:,} of {found['layers_in_all']:,}"),
-        ("numbers in channels that were found", f"{found['numbers_found']:,} of {found['numbers']:,}"),
-        ("the owner's channels not found", f"{found['missing']:,}"),
-        ("largest residual of a channel that was found", _residual(found["residual"])),
+        ("layers that count for the word derived", f"{found['layers_found']:,} of {found['layers_in_all']:,}"),
+        ("numbers that count for it", f"{found['numbers_found']:,} of {found['numbers']:,}"),
+        ("largest residual of a channel that was compared", _residual(found["residual"])),
         ("median of the layers' median residuals", _residual(found["median"])),
         ("tolerance for tensors without channels", number(found["tolerance"])),
         ("layers refitted on the suspect's own activations", f"{len(found['refitted']):,}"),

@@ -25,7 +25,7 @@ def message_content(document: Mapping[str, Any]) -> Content:
         **content,
         "similarity": bars,
         "similarity_label": "; ".join(f"{bar.name}: {bar.label}" for bar in bars),
-        "similarity_sentence": _back(mark["tier2"]),
+        "similarity_sentence": _back(mark["tier2"], content["mark_answer"]),
         "luck": found,
         "luck_label": _luck(mark, controls, found),
         "controls_sentence": _controls(controls),
@@ -41,8 +41,10 @@ def controls_of(figures: Mapping[str, Any]) -> Controls:
     )
 
 
-def _back(tier2: Mapping[str, Any]) -> str:
+def _back(tier2: Mapping[str, Any], answer: str) -> str:
     """What became of the similarity, in words that hold whatever the numbers are."""
+    if answer != "read":
+        return "These figures show no mark; what luck gives stands below."
     lost, back = tier2["drop"], tier2["recovered"] - tier2["attacked"]
     if lost <= tier2["slack"]:
         return "The suspect as it was given reads no worse than the owner's model: nothing had to come back."

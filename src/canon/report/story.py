@@ -38,7 +38,7 @@ TONES: Final[Mapping[str, Tone]] = {"proved": "sure", "matches": "holds", "refut
 MEANINGS: Final = {
     "proved": "Proved means: what a claim had fixed before the suspect existed is in the suspect.",
     "matches": "Matches means: the owner's network is in the suspect. It does not mean that the owner had it first.",
-    "refuted": "Refuted means: it is another network, and it computes something else. Both were shown.",
+    "refuted": "Refuted rests on two differences, each shown by itself: in the weights and in the outputs.",
     "inconclusive": "Inconclusive speaks for neither side: neither a match nor a difference was shown as it must be.",
 }
 
