@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from canon._files import check_output, write_text
+from canon._files import check_outputs, write_text
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -66,7 +66,7 @@ def attack(
 ) -> None:
     """Inject, shuffle and scale channels so that MODEL computes the same and looks like another."""
     from canon.attacks import AttackOptions, attack_with
-    from canon.io import save
+    from canon.io import check_format, save
 
     talker = Talker(as_json)
     options = AttackOptions(
@@ -80,10 +80,10 @@ def attack(
         sequence_length=sequence_length,
     )
     place = parse_device(device)
-    check_model_output(out, force=force)
-    if log is not None:
-        check_output(log, force=force)
+    check_format(out)
+    check_outputs([out, log], [model], force=force)
     loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    check_outputs([out, log], loaded.files, force=force)
     example = tuple(x.to(place) for x in loaded.example)
     with talker.progress(f"attacking {loaded.name}") as advance:
         result = attack_with(loaded.model.to(place), example, options, lambda done, total: advance(done / total))
