@@ -1,14 +1,18 @@
-"""Write files whole or not at all.
+"""Write files whole or not at all, and never over what was read.
 
 A result that took an hour is lost twice when it overwrites another one and is then cut off half way. Everything Canon
 writes for a user goes through `atomic_path`. It does not lock: of two writers to one path, the last to finish wins.
+
+What is read may be an exhibit. `check_outputs` refuses, before any work, an output that is an input under whatever name,
+two outputs that are one file, and a place that cannot be written.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,12 +31,81 @@ def check_output(target: Path, *, force: bool = False) -> None:
     ...
     canon._files.OutputError: the folder of the output does not exist (at no-such-folder). Create it first
     """
-    if not target.parent.is_dir():
-        raise OutputError("the folder of the output does not exist", where=str(target.parent), hint="Create it first")
-    if target.is_dir():
+    folder = target.parent
+    if not folder.is_dir():
+        raise OutputError("the folder of the output does not exist", where=str(folder), hint="Create it first")
+    try:
+        found = os.stat(target)
+    except FileNotFoundError:
+        found = None
+    except OSError as error:
+        raise OutputError(f"the output cannot be written: {error.strerror}", where=str(target)) from error
+    if found is not None and stat.S_ISDIR(found.st_mode):
         raise OutputError("the output is a folder, not a file", where=str(target), hint="Name a file in it")
-    if target.exists() and not force:
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        raise OutputError("the output is no ordinary file", where=str(target), hint="Name a file")
+    if found is not None and not force:
         raise OutputError("the output exists already", where=str(target), hint="Name another, or use --force")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise OutputError("the folder of the output cannot be written", where=str(folder), hint="Name another one")
+
+
+def check_outputs(
+    outputs: Iterable[str | os.PathLike[str] | None], inputs: Iterable[object] = (), *, force: bool = False
+) -> None:
+    """Raise `OutputError` unless all outputs can be written and none of them is an input, or another output.
+
+    Args:
+        outputs: The files that will be written; None for one that was not asked for.
+        inputs: What will be read: paths, also of folders, whose files then count. Whatever is no file does not count.
+        force: Whether outputs may exist. An output that is an input is refused all the same.
+
+    >>> check_outputs(["page.html", "./page.html"])
+    Traceback (most recent call last):
+    ...
+    canon._files.OutputError: two outputs are one file (at ./page.html). Name another file
+    """
+    seen: list[Path] = []
+    read = [*_files_of(inputs)]
+    for target in (Path(output) for output in outputs if output is not None):
+        for path in read:
+            if _same(target, path):
+                raise OutputError(
+                    f"the output is an input as well: {path}", where=str(target), hint="Inputs are never changed; name another"
+                )
+        for path in seen:
+            if _same(target, path):
+                raise OutputError("two outputs are one file", where=str(target), hint="Name another file")
+        seen.append(target)
+        check_output(target, force=force)
+
+
+def _files_of(inputs: Iterable[object]) -> Iterator[Path]:
+    for given in inputs:
+        if not isinstance(given, str | os.PathLike):
+            continue
+        path = Path(given)
+        try:
+            if path.is_dir():
+                yield from (one for one in path.rglob("*") if one.is_file())
+            elif path.exists() or path.is_symlink():
+                yield path
+        except (OSError, ValueError):
+            continue
+
+
+def _same(first: Path, second: Path) -> bool:
+    """Whether two paths are one file: by their names, through links, or as hard links of each other."""
+    if os.path.realpath(first) == os.path.realpath(second):
+        return True
+    # The name itself is what is replaced, so a link counts as well as what it leads to.
+    names = [os.path.join(os.path.realpath(path.parent), path.name) for path in (first, second)]
+    if names[0] == names[1]:
+        return True
+    try:
+        return os.path.samefile(first, second)
+    except OSError:
+        return False
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from canon._files import check_output, write_text
+from canon._files import check_outputs, write_text
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -87,7 +87,7 @@ def attack(
     """Inject, shuffle and scale channels so that MODEL computes the same and looks like another."""
     from canon.attacks import AttackOptions, attack_with
     from canon.attacks.after import as_steps
-    from canon.io import save
+    from canon.io import check_format, save
 
     talker = Talker(as_json)
     options = AttackOptions(
@@ -102,10 +102,10 @@ def attack(
     )
     steps = as_steps(after or ())
     place = parse_device(device)
-    check_model_output(out, force=force)
-    if log is not None:
-        check_output(log, force=force)
+    check_format(out)
+    check_outputs([out, log], [model], force=force)
     loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    check_outputs([out, log], loaded.files, force=force)
     example = tuple(x.to(place) for x in loaded.example)
     with talker.progress(f"attacking {loaded.name}") as advance:
         result = attack_with(

@@ -9,6 +9,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.options import AsJson, Device, Force, parse_device
@@ -145,6 +146,7 @@ def export(
     """Write records as one table, a row for every case."""
     from canon.bench.export import export as write_table
 
+    check_outputs([target], [records], force=force)
     rows = write_table(records, target, suites or (), force=force)
     Talker(as_json).result({"file": target, "rows": rows}, Text(f"{target}: {rows} rows"))
 

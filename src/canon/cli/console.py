@@ -1,24 +1,57 @@
 """What a verb says: results on standard output, everything else on standard error.
 
 On a terminal there are colours and progress bars; in a pipe or a log there are plain lines. With `--json` standard
-output holds one JSON document and nothing more.
+output holds one JSON document and nothing more, also where something failed.
+
+Names, messages and metadata may come from a stranger's file. Whatever is printed loses the characters that a terminal
+obeys and those that hide text or turn it around (`canon._text.visible`); JSON escapes them.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
+
+from canon._text import visible
+
+if TYPE_CHECKING:
+    from rich.console import ConsoleOptions
+
+
+class SafeConsole(Console):
+    """A console on which nothing that is printed can be more than text."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Segments of a renderable. Control sequences are rich's own; all other text is made visible."""
+        for segment in super().render(renderable, options):
+            text = segment.text if segment.control else visible(segment.text, keep="\n")
+            yield segment if text == segment.text else Segment(text, segment.style)
+
+
+def clean(renderable: RenderableType) -> RenderableType:
+    """A text or table whose words are made visible before they are measured, so that they are not cut off."""
+    if isinstance(renderable, str):
+        return visible(renderable, keep="\n\t")
+    if isinstance(renderable, Text):
+        plain = visible(renderable.plain, keep="\n\t")
+        return renderable if plain == renderable.plain else Text(plain, style=renderable.style)
+    if isinstance(renderable, Table):
+        for column in renderable.columns:
+            column._cells[:] = map(clean, column._cells)
+    return renderable
 
 
 @final
@@ -28,9 +61,9 @@ class Talker:
 
     as_json: bool = False
     """Whether standard output is for a program to read."""
-    out: Console = field(default_factory=Console)
+    out: Console = field(default_factory=SafeConsole)
     """Where results go."""
-    err: Console = field(default_factory=lambda: Console(stderr=True))
+    err: Console = field(default_factory=lambda: SafeConsole(stderr=True))
     """Where progress and remarks go."""
 
     def result(self, data: object, text: RenderableType) -> None:
@@ -40,12 +73,12 @@ class Talker:
             return
         for part in text.renderables if isinstance(text, Group) else [text]:
             # Lines are broken for a terminal alone; a pipe gets them whole.
-            self.out.print(part, soft_wrap=isinstance(part, Text) and not self.out.is_terminal)
+            self.out.print(clean(part), soft_wrap=isinstance(part, Text) and not self.out.is_terminal)
 
     def note(self, text: str) -> None:
         """Print a remark for a person. The text is printed as it is: brackets in it are not markup."""
         if not self.as_json:
-            self.err.print(escape(text), highlight=False, soft_wrap=True)
+            self.err.print(escape(visible(text)), highlight=False, soft_wrap=True)
 
     @contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
@@ -59,7 +92,7 @@ class Talker:
             return
         columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
         with Progress(*columns, console=self.err, transient=True) as bar:
-            task = bar.add_task(escape(what), total=1.0)
+            task = bar.add_task(escape(visible(what)), total=1.0)
             yield lambda done: bar.update(task, completed=min(1.0, done))
 
     @contextmanager
@@ -69,7 +102,7 @@ class Talker:
             self.note(what)
             yield
             return
-        with self.err.status(escape(what)):
+        with self.err.status(escape(visible(what))):
             yield
 
     @property

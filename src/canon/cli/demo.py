@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
+from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.options import AsJson, Force, Seed
 
@@ -53,7 +54,7 @@ class DemoRecord:
     @property
     def complete(self) -> bool:
         """Whether everything came back."""
-        return set(self.verdicts) == {"proved"} and self.recovered_similarity >= self.clean_similarity
+        return set(self.verdicts) == {"matches"} and self.recovered_similarity >= self.clean_similarity
 
 
 def demo(
@@ -64,7 +65,7 @@ def demo(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Watermark a network, hide the watermark, bring it back, and prove it.
+    """Watermark a network, hide the watermark, bring it back, and show that it is the same.
 
     A resnet18 learns scikit-learn's digits together with a 128-bit message in its weights. An attacker then injects
     channels, shuffles and rescales them, without changing a single output. Canon undoes that from the attacked model
@@ -78,10 +79,11 @@ def demo(
     """
     from canon.report import check_report
 
+    check_outputs([report], force=force)
     check_report(report, force=force)
     talker = Talker(as_json)
     record = run_demo(talker, ratio, epochs, seed, report, force=force)
-    closing = Text("\nThe watermark is back, and the proof holds. Open the report: ", style="bold green")
+    closing = Text("\nThe owner's network is in the disguised one, and the watermark is back. Open the report: ", style="bold green")
     if not record.complete:
         closing = Text("\nNot everything came back; see the figures above and the report: ", style="bold red")
     talker.result(record, closing.append(str(report)))

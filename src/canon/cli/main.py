@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Annotated, Any, final
 import typer
 from typer.core import TyperGroup
 
+from canon._text import visible
 from canon._version import __version__
 from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
 from canon.cli.attack import attack
@@ -21,6 +23,7 @@ from canon.cli.claim import app as claim
 from canon.cli.commit import EXAMPLES as COMMIT_EXAMPLES
 from canon.cli.commit import commit
 from canon.cli.demo import demo
+from canon.cli.evidence import app as evidence
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
@@ -32,6 +35,10 @@ from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError
+
+
+WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
+"""What typer raises about arguments."""
 
 
 @final
@@ -67,6 +74,12 @@ class Session:
     debug: bool = False
     """Whether errors show where in the code they arose."""
 
+    as_json: bool = False
+    """Whether errors are for a program to read."""
+
+    arguments: tuple[str, ...] = ()
+    """What the command was given."""
+
 
 def _show_version(wanted: bool) -> None:
     if wanted:
@@ -86,10 +99,13 @@ def _globals(
 ) -> None:
     """Undo neural structural obfuscation of watermarked networks, and prove that it was undone.
 
-    Exit status: 0 done or proved, 1 refuted, 2 wrong usage or input, 3 inconclusive.
+    Exit status: 0 done, proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive. With --json an error is one
+    object on standard output: {"error": {"kind", "message", "where", "hint", "status"}}.
     """
     context.ensure_object(Session).debug = debug
-    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, format="%(name)s: %(message)s")
+    handler = logging.StreamHandler()
+    handler.setFormatter(SafeFormatter("%(name)s: %(message)s"))
+    logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
 
 
 app.command(epilog=INSPECT_EXAMPLES)(inspect)
@@ -99,6 +115,7 @@ app.command(epilog=REGISTER_EXAMPLES)(register)
 app.command(epilog=COMMIT_EXAMPLES)(commit)
 app.command(epilog=VERIFY_EXAMPLES)(verify)
 app.command()(demo)
+app.add_typer(evidence, name="evidence")
 app.add_typer(watermark, name="watermark")
 app.add_typer(claim, name="claim")
 app.add_typer(bench, name="bench")
@@ -107,26 +124,31 @@ app.add_typer(bench, name="bench")
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run `application` on `arguments` (default: those of the process) and return its exit code.
 
-    Every error becomes lines on standard error that say what failed, where, and what to do next.
+    Every error becomes lines on standard error that say what failed, where, and what to do next. With `--json` it becomes
+    one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong usage.
     """
-    session = Session()
+    given = tuple(sys.argv[1:] if arguments is None else arguments)
+    session = Session(as_json="--json" in given, arguments=given)
     try:
-        application(args=arguments, obj=session, prog_name="canon")
+        status = application(args=arguments, obj=session, prog_name="canon", standalone_mode=not session.as_json)
+        return status if isinstance(status, int) else ExitCode.OK
     except SystemExit as stop:
         return _status(stop)
+    except typer.Abort:
+        return ExitCode.INTERRUPTED
+    except WRONG_USAGE as error:
+        message = getattr(error, "format_message", error.__str__)()
+        return _complain(session, "UsageError", message, hint="Add --help to see what there is")
     except CanonError as error:
-        _complain(session, error.message, where=error.where, hint=error.hint)
-        return ExitCode.USAGE
+        return _complain(session, type(error).__name__, error.message, where=error.where, hint=error.hint)
     except OSError as error:
-        _complain(session, error.strerror or str(error), where=error.filename)
-        return ExitCode.USAGE
+        return _complain(session, type(error).__name__, error.strerror or str(error), where=error.filename)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except Exception as error:
         hint = None if session.debug else "This is a fault in Canon; run `canon --debug ...` to see where it arose"
-        _complain(session, f"unexpected {type(error).__name__}: {error}", hint=hint)
-        return ExitCode.INTERNAL
-    return ExitCode.OK
+        what = f"unexpected {type(error).__name__}: {error}"
+        return _complain(session, "InternalError", what, hint=hint, status=ExitCode.INTERNAL)
 
 
 def _status(stop: SystemExit) -> int:
@@ -134,15 +156,41 @@ def _status(stop: SystemExit) -> int:
         return ExitCode.OK
     if isinstance(stop.code, int):
         return stop.code
-    print(stop.code, file=sys.stderr)
+    print(visible(stop.code), file=sys.stderr)
     return ExitCode.USAGE
 
 
-def _complain(session: Session, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+def _complain(
+    session: Session,
+    kind: str,
+    what: str,
+    *,
+    where: object = None,
+    hint: str | None = None,
+    status: ExitCode = ExitCode.USAGE,
+) -> ExitCode:
+    """Say what failed; text from files cannot move the cursor, hide, or begin a line of its own."""
     if session.debug:
-        traceback.print_exc(file=sys.stderr)
-    print(f"error: {what}", file=sys.stderr)
-    if where is not None:
-        print(f"  where: {where}", file=sys.stderr)
+        print(visible(traceback.format_exc(), keep="\n"), file=sys.stderr, end="")
+    place = None if where is None else str(where)
+    if session.as_json:
+        error = {"kind": kind, "message": what, "where": place, "hint": hint, "status": int(status)}
+        print(json.dumps({"error": error}, indent=2))
+        return status
+    first, *more = what.splitlines() or [""]
+    print(f"error: {visible(first)}", file=sys.stderr)
+    for line in more:
+        print(f"         {visible(line)}", file=sys.stderr)
+    if place is not None:
+        print(f"  where: {visible(place)}", file=sys.stderr)
     if hint is not None:
-        print(f"  next:  {hint}", file=sys.stderr)
+        print(f"  next:  {visible(hint)}", file=sys.stderr)
+    return status
+
+
+class SafeFormatter(logging.Formatter):
+    """Log messages, whatever they quote, as lines of plain text."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One message."""
+        return visible(super().format(record), keep="\n")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from canon._files import check_output
 from canon.cli.console import Talker
 from canon.cli.options import parse_limits, parse_size
 
@@ -51,11 +50,3 @@ def load_model(
     for note in loaded.notes:
         talker.note(f"{source}: {note}")
     return loaded
-
-
-def check_model_output(out: Path, *, force: bool) -> None:
-    """Refuse an output that cannot be written, before the long work."""
-    from canon.io import check_format
-
-    check_format(out)
-    check_output(out, force=force)

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -55,6 +57,12 @@ def parse_limits(changes: list[str] | None) -> Limits:
             raise typer.BadParameter(f"'{change}' is no limit; write NAME=NUMBER with one of {', '.join(known)}")
         limits = replace(limits, **{name: int(value)})
     return limits
+
+
+def command_line(context: typer.Context) -> str:
+    """The command that is being run, quoted so that a shell understands it again."""
+    given = getattr(context.obj, "arguments", None)
+    return shlex.join(["canon", *(sys.argv[1:] if given is None else given)])
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from canon._files import check_output, write_text
+from canon._files import check_outputs, write_text
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -71,17 +71,19 @@ def recover(
 ) -> None:
     """Undo structural obfuscation of MODEL and write an ordinary, compact model. The input file is not changed."""
     from canon import api
-    from canon.io import save
+    from canon.io import check_format, save
     from canon.recovery.probe import ProbeOptions
     from canon.report import check_report, write_report
 
     talker = Talker(as_json)
     place = parse_device(device)
-    check_model_output(out, force=force)
+    check_format(out)
     is_page = report is not None and report.suffix.lower() in (".html", ".htm")
-    if report is not None:
-        (check_report if is_page else check_output)(report, force=force)
+    check_outputs([out, report], [model, widths], force=force)
+    if report is not None and is_page:
+        check_report(report, force=force)
     suspect = load_model(talker, model, arch, size, trust_pickle, limit)
+    check_outputs([out, report], suspect.files, force=force)
     known = None if widths is None else known_widths(widths, limit)
     example = tuple(x.to(place) for x in suspect.example)
     with talker.progress(f"recovering {suspect.name}") as advance:

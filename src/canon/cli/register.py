@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from canon._files import check_output
+from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.models import Model, load_model
@@ -41,8 +41,9 @@ def register(
 
     talker = Talker(as_json)
     place = parse_device(device)
-    check_output(out, force=force)
+    check_outputs([out], [model], force=force)
     loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    check_outputs([out], loaded.files, force=force)
     with talker.status(f"registering {loaded.name}"):
         key = make_key(loaded.model.to(place), tuple(x.to(place) for x in loaded.example), numbers=numbers)
     key.save(out, force=force)

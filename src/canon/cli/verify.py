@@ -12,11 +12,11 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from canon._files import check_output, write_text
+from canon._files import write_text
 from canon.cli.console import Talker
 from canon.cli.examples import examples
+from canon.cli.exhibits import Ancestors, LayoutFile, MarkFile, Named, ProbesPath, Reference, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.models import load_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -26,7 +26,7 @@ from canon.cli.options import (
     Report,
     Size,
     TrustPickle,
-    parse_device,
+    command_line,
 )
 
 if TYPE_CHECKING:
@@ -45,25 +45,23 @@ Suspect = Annotated[
         help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
     ),
 ]
-Reference = Annotated[
-    str | None, typer.Option("--reference", "-r", metavar="MODEL", help="The owner's model: a file of any format.")
-]
-LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key instead.")]
-MarkFile = Annotated[
-    Path | None, typer.Option("--watermark-key", "-w", dir_okay=False, help="The owner's watermark key.")
-]
 Tolerance = Annotated[float, typer.Option("--tolerance", min=0.0, help="Largest relative residual that passes.")]
 Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to compare; repeat it for more.")]
 Alpha = Annotated[float, typer.Option("--alpha", min=0.0, max=1.0, help="Largest p-value that proves a mark.")]
 EvidenceOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the evidence.")]
 Recovered = Annotated[bool, typer.Option("--recovered", help="The suspect is recovered already.")]
+CaseText = Annotated[str | None, typer.Option("--case", metavar="TEXT", help="Your case number, for the record.")]
+ExaminerText = Annotated[str | None, typer.Option("--examiner", metavar="TEXT", help="Who examines, for the record.")]
 
 
 def verify(
+    context: typer.Context,
     suspect: Suspect,
     reference: Reference = None,
     layout_key: LayoutFile = None,
     watermark_key: MarkFile = None,
+    ancestor: Ancestors = None,
+    probes: ProbesPath = None,
     arch: Architecture = None,
     tolerance: Tolerance = 1e-3,
     layer: Layers = None,
@@ -73,52 +71,38 @@ def verify(
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
+    case: CaseText = None,
+    examiner: ExaminerText = None,
     out: EvidenceOut = Path("evidence.json"),
     report: Report = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether SUSPECT is the owner's model, or carries the owner's mark, and write the evidence.
+    """Say whether SUSPECT holds the owner's network, computes the same and carries the owner's mark; write the evidence.
 
     Exit status: 0 proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive.
     """
     from canon.api import JudgeOptions, judge
     from canon.report import check_report, write_report
-    from canon.verify import LayoutKey
-    from canon.verify.digest import file_digest
-    from canon.watermarks import load_key
 
-    if (reference is None) == (layout_key is None):
-        raise typer.BadParameter("give either --reference or --layout-key")
     talker = Talker(as_json)
-    place = parse_device(device)
-    check_output(out, force=force)
     if report is not None:
         check_report(report, force=force)
-    inputs: dict[str, dict[str, str]] = {}
-    given = load_model(talker, suspect, arch, size, trust_pickle, limit)
-    inputs["suspect"] = given.origin
-    owner = None
-    if reference is not None:
-        owner = load_model(talker, reference, arch or given.architecture, size, trust_pickle, limit)
-        inputs["reference"] = owner.origin
-    layout = None if layout_key is None else LayoutKey.load(layout_key)
-    mark = None if watermark_key is None else load_key(watermark_key)
-    for role, path in (("layout_key", layout_key), ("watermark_key", watermark_key)):
-        if path is not None:
-            inputs[role] = {"file": path.name, "sha256": file_digest(path)}
+    named = Named(
+        suspect=suspect, reference=reference, layout_key=layout_key, watermark_key=watermark_key,
+        ancestors=ancestor or (), probes=probes, arch=arch, size=size, trust_pickle=trust_pickle, limit=limit,
+        device=device, outputs=[out, report], force=force,
+    )  # fmt: skip
+    exhibits = load_exhibits(talker, named)
     options = JudgeOptions(
         tolerance=tolerance, layers=tuple(layer) if layer else None, alpha=alpha, recover=not recovered
     )
-    with talker.status(f"verifying {given.name}"):
+    notes = {"command": command_line(context), "case": case, "examiner": examiner}
+    with talker.status(f"verifying {exhibits.suspect.name}"):
         found = judge(
-            given.model.to(place),
-            tuple(x.to(place) for x in given.example),
-            reference=None if owner is None else owner.model.to(place),
-            layout_key=layout,
-            watermark_key=mark,
+            **exhibits.arguments(device),
             options=options,
-            inputs=inputs,
+            notes={name: text for name, text in notes.items() if text is not None},
         )
     write_text(out, json.dumps(found.evidence, indent=2, allow_nan=False) + "\n", force=force)
     if report is not None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from canon._files import atomic_path, check_output
+from canon._files import atomic_path, check_outputs
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
-from canon.cli.models import Model, ModelOut, check_model_output, load_model
+from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -82,14 +82,14 @@ def embed(
     Exit status 3 means that training ended before the message was in; nothing is written then.
     """
     from canon import watermarks, zoo
-    from canon.io import save
+    from canon.io import check_format, save
 
     talker = Talker(as_json)
     chosen = watermarks.get(scheme)
     if (derive is None) != (claim is None) or (derive is not None and message is not None):
         raise typer.BadParameter("--derive and --claim go together, and the message then follows from the claim")
-    check_model_output(out, force=force)
-    check_output(key, force=force)
+    check_format(out)
+    check_outputs([out, key], [data], force=force)
     images = zoo.dataset(dataset, data)
     if zoo.input_size(model) != zoo.DEFAULT_SIZE:
         images = images.resized(zoo.input_size(model))

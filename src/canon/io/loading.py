@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from canon.io.architecture import build_architecture, check_size, folded_alike, 
 from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
 from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
 from canon.io.limits import Limits
+from canon.io.origin import FileState, file_state, origin_of
 from canon.io.program import load_program
 from canon.io.states import plain_names, read_legacy_state, read_state
 from canon.io.weights import check_finite, read_safetensors, read_sharded
@@ -46,6 +47,9 @@ class LoadedModel:
 
     notes: tuple[str, ...] = ()
     """What a user should know about how it was read."""
+
+    files: tuple[Path, ...] = ()
+    """Every file that was read for it: parts and external data as well."""
 
 
 def load(
@@ -132,12 +136,15 @@ class _Reader:
     size: tuple[int, ...] | None
     trust_pickle: bool
     limits: Limits
+    states: dict[Path, FileState] = field(default_factory=dict)
+    """Every file that is read, as it was then."""
 
     @property
     def where(self) -> str:
         return str(self.path)
 
     def read(self) -> LoadedModel:
+        self.states[self.path] = file_state(self.path)
         kind = file_kind(self.path, self.limits)
         if kind.key is not None:
             raise FileFormatError(f"the file is a {kind.key}, not a model", where=self.where)
@@ -150,7 +157,7 @@ class _Reader:
 
     def weights(self, kind: FileKind) -> LoadedModel:
         """A file of tensors."""
-        state = _tensors(self.path, kind.format, self.limits)
+        state = _tensors(self.path, kind.format, self.limits, self.states)
         bare = plain_names(state)
         notes = () if bare.keys() == state.keys() else ("the prefix 'module.' of all names was left out",)
         return self.put(bare, kind.architecture, kind.format.value, notes)
@@ -216,9 +223,10 @@ class _Reader:
     def loaded(
         self, model: nn.Module, example: tuple[Tensor, ...], format: str, architecture: str | None, notes: Any
     ) -> LoadedModel:
-        origin = {"file": self.path.name, "sha256": digest(self.path)}
+        states = {**self.states, **getattr(model, "meta", {}).get("files", {})}
         name = architecture or self.path.name
-        return LoadedModel(model, cast(model, example), name, format, architecture, origin, tuple(notes))
+        origin = origin_of(self.path, states)
+        return LoadedModel(model, cast(model, example), name, format, architecture, origin, tuple(notes), tuple(states))
 
 
 def digest(path: Path) -> str:
@@ -235,10 +243,12 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def _tensors(path: Path, format: Format, limits: Limits) -> dict[str, Tensor]:
+def _tensors(
+    path: Path, format: Format, limits: Limits, states: dict[Path, FileState] | None = None
+) -> dict[str, Tensor]:
     """The tensors of a file of weights, if all of them are finite."""
     if format is Format.PARTS:
-        state = read_sharded(path, limits)
+        state = read_sharded(path, limits, states)
     else:
         read = {Format.SAFETENSORS: read_safetensors, Format.STATE: read_state, Format.OLD_STATE: read_legacy_state}
         with open(path, "rb") as file:

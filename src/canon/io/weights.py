@@ -13,6 +13,7 @@ from torch import Tensor
 from canon._safetensors import Header, damaged, parse_json, read_entry, read_header, reported
 from canon.errors import FileFormatError
 from canon.io.limits import Limits
+from canon.io.origin import FileState, file_state
 
 INDEX_SUFFIX: Final = ".index.json"
 
@@ -32,8 +33,8 @@ def checked_header(file: BufferedReader, where: str, limits: Limits) -> Header:
     return header
 
 
-def read_sharded(path: Path, limits: Limits) -> dict[str, Tensor]:
-    """The tensors that an index lists, from the files beside it."""
+def read_sharded(path: Path, limits: Limits, states: dict[Path, FileState] | None = None) -> dict[str, Tensor]:
+    """The tensors that an index lists, from the files beside it; `states` notes these files as they were read."""
     where = str(path)
     limits.check_header(path.stat().st_size, where)
     document = parse_json(path.read_bytes(), where)
@@ -46,6 +47,8 @@ def read_sharded(path: Path, limits: Limits) -> dict[str, Tensor]:
         if not (path.parent / shard).is_file():
             raise FileFormatError(f"the part '{shard}' is missing", where=where, hint="Put all parts into one folder")
         with open(path.parent / shard, "rb") as file:
+            if states is not None:
+                states[path.parent / shard] = file_state(file.fileno())
             total += file.seek(0, os.SEEK_END)
             limits.check_file(total, where)
             header = checked_header(file, f"{where}: {shard}", limits)

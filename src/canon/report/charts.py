@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log10
 from typing import Any, Final
 
-from scipy.stats import binom
-
 from canon.report.words import number, percent, power
+from canon.watermarks import Controls
 
 LEAST, MOST = -9, 1
 """Powers of ten at the ends of every axis of residuals."""
@@ -17,8 +18,8 @@ LEAST, MOST = -9, 1
 SHOWN: Final = 12
 """Layers that a chart of residuals names; the table beneath names all."""
 
-CHANCE: Final = 0.5
-"""Share of bits that are right by luck."""
+BINS: Final = 65
+"""Bars of the chart of controls at most."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,20 @@ class Residuals:
 
 
 @dataclass(frozen=True)
-class Bits:
-    """How many bits luck gets right, and how many this model did."""
+class Luck:
+    """How many bits the controls have right, and how many this model has."""
 
-    curve: str
-    """A path in a box of 100 by 100."""
+    bars: tuple[Bar, ...]
+    """`at` is the height in percent, `start` the place."""
 
+    width: float
     matched: float
-    needed: float
-    """From how many bits on luck is ruled out, in percent of all; above 100 where the message is too short."""
+    """Where this model stands, in percent."""
 
-    needed_bits: int
+    needed: float | None
+    """From how many bits on luck is ruled out, in percent; None where no number of bits is enough."""
+
+    needed_bits: int | None
 
 
 def histogram(certificate: Mapping[str, Any]) -> Histogram | None:
@@ -117,25 +121,29 @@ def residuals(rows: Iterable[tuple[str, float | None]], tolerance: float) -> Res
 
 
 def similarities(mark: Mapping[str, Any], with_reference: bool) -> tuple[Bar, ...]:
-    """What the owner's key reads before and after."""
-    tier2, read_from = mark["tier2"], mark["read_from"]
+    """What the owner's key reads from the owner's model and from the suspect."""
+    tier2 = mark["tier2"]
+    places = {"aligned": "in the owner's order", "extracted": "taken out of the suspect", "recovered": "after recovery"}
     rows = [
         ("The owner's model" if with_reference else "The owner's model (taken to be whole)", tier2["clean"]),
         ("The suspect as it was given", tier2["attacked"]),
-        ("The suspect after recovery" + (" and alignment" if read_from == "aligned" else ""), tier2["recovered"]),
+        (f"The suspect {places[mark['read_from']]}", tier2["recovered"]),
     ]
-    return tuple(Bar(name, min(100.0, 100 * value), percent(value)) for name, value in rows)
+    return tuple(Bar(name, min(100.0, max(0.0, 100 * value)), percent(value)) for name, value in rows)
 
 
-def bits(mark: Mapping[str, Any]) -> Bits:
-    """The distribution of right bits for a message that has nothing to do with the model."""
-    total, alpha = mark["total"], mark["alpha"] / mark["alternatives"]
-    needed = int(binom.isf(alpha, total, CHANCE)) + 1
-    points = sorted({round(index * total / 200) for index in range(201)})
-    top = binom.pmf(round(total * CHANCE), total, CHANCE)
-    heights = [(100 * point / total, 100 - 100 * float(binom.pmf(point, total, CHANCE) / top)) for point in points]
-    curve = "M0 100" + "".join(f"L{x:.2f} {y:.2f}" for x, y in heights) + "L100 100Z"
-    return Bits(curve, 100 * mark["matched"] / total, 100 * needed / total, needed)
+def luck(matched: int, controls: Controls, alternatives: int, alpha: float) -> Luck:
+    """The right bits of all controls beside those of the model."""
+    total = controls.total
+    bins = min(total + 1, BINS)
+    counts = Counter(min(bins - 1, found * bins // (total + 1)) for found in controls.matched)
+    width, top = 100 / bins, max(counts.values())
+    bars = tuple(Bar("", 100 * many / top, f"{many:,}", start=index * width) for index, many in sorted(counts.items()))
+    # The more bits, the smaller the p-value.
+    least = bisect_left(range(total + 1), True, key=lambda bits: controls.p_value(bits, alternatives) <= alpha)
+    needed = least if least <= total else None
+    places = [None if bits is None else 100 * (bits + 0.5) / (total + 1) for bits in (matched, needed)]
+    return Luck(bars, width, places[0] or 0.0, places[1], needed)
 
 
 def logarithmic(value: float) -> float:

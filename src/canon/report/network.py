@@ -33,7 +33,7 @@ class Part:
     """A stretch of a bar."""
 
     kind: str
-    """clean, silent, cancelling, copied, surplus or missing."""
+    """left, silent, cancelling or copied; of an owner's space: owned, copied, surplus or missing."""
 
     channels: int
     start: float
@@ -155,7 +155,7 @@ def _gather(rows: Sequence[Row], member: Sequence[int], reads: Iterable[Any], jo
 
 
 def _drawing(rows: Sequence[Row], reads: Iterable[tuple[int, int]], joins: Iterable[tuple[int, int]]) -> Drawing:
-    widest = max((max(row.given, row.reference or 0) for row in rows), default=1)
+    widest = max((row.given for row in rows), default=1)
     whole = tuple(_with_parts(row, widest) for row in rows)
     reads, joins = tuple(reads), tuple(joins)
     longest = max((end - start for start, end in (*reads, *joins)), default=1)
@@ -169,13 +169,11 @@ def _drawing(rows: Sequence[Row], reads: Iterable[tuple[int, int]], joins: Itera
 def _with_parts(row: Row, widest: int) -> Row:
     """The bar: its length grows with the square root of the width, so that narrow layers can be seen too."""
     gone = sum(row.counts.values())
-    expected = row.recovered if row.reference is None else row.reference
-    pieces = {
-        "clean": min(row.recovered, expected),
-        "surplus": max(0, row.given - gone - expected),
-        **row.counts,
-        "missing": max(0, expected - row.recovered),
-    }
+    return replace(row, parts=stretches({"left": max(0, row.given - gone), **row.counts}, widest))
+
+
+def stretches(pieces: Mapping[str, int], widest: int) -> tuple[Part, ...]:
+    """Parts side by side, each in proportion to its channels."""
     whole = max(1, sum(pieces.values()))
     scale = 100 * sqrt(whole / max(widest, whole)) / whole
     parts, start = [], 0.0
@@ -183,7 +181,7 @@ def _with_parts(row: Row, widest: int) -> Row:
         if channels:
             parts.append(Part(kind, channels, round(start, 3), round(channels * scale, 3)))
             start += channels * scale
-    return replace(row, parts=tuple(parts))
+    return tuple(parts)
 
 
 def _arc(start: int, end: int, longest: int) -> str:

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from canon._files import check_output, write_text
-from canon.api import RECOVERY_FORMAT
+from canon._text import visible
+from canon.api import RECOVERY_FORMAT, check_evidence
 from canon.errors import MissingExtraError, ReportError
 from canon.report.sections import fill
-from canon.report.words import number, percent, visible
-from canon.verify.evidence import FORMAT, check_evidence
+from canon.report.words import number, percent
+from canon.verify.evidence import FORMAT
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -28,8 +29,14 @@ if TYPE_CHECKING:
 LARGEST: Final = 3 * 2**20
 """Bytes of a page; a document that would make it larger is left out of it."""
 
+NAME: Final = 160
+"""Names longer than this are cut in the middle; the whole document holds them in full."""
+
 SENTENCE: Final = 2000
 """Letters of a sentence that quotes names from a file."""
+
+RECORD: Final = 20_000
+"""Letters of a command line or a note."""
 
 
 def write_report(document: Mapping[str, Any], path: str | os.PathLike[str], *, force: bool = False) -> None:
@@ -81,7 +88,13 @@ def _environment() -> Environment:
         loader=PackageLoader("canon.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     found.filters.update(
-        visible=visible, visible_text=lambda text: visible(text, SENTENCE), number=number, percent=percent
+        visible=lambda text: visible(text, NAME),
+        visible_text=lambda text: visible(text, SENTENCE),
+        visible_record=lambda text: visible(text, RECORD),
+        number=number,
+        percent=percent,
+        capital=lambda text: text[:1].upper() + text[1:],
+        uncapital=lambda text: text[:1].lower() + text[1:],
     )
     return found
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from typing import Final
 
 _RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 _STAY: Final = "\xa0"
 """A space that no line breaks at."""
-
-LONGEST: Final = 160
-"""Names longer than this are cut in the middle; the whole document holds them in full."""
 
 
 def number(value: float | int | None, digits: int = 2) -> str:
@@ -81,14 +77,11 @@ def count(many: int, one: str, more: str | None = None) -> str:
     return f"{many:,} {one if many == 1 else more or one + 's'}"
 
 
-def visible(text: object, longest: int = LONGEST) -> str:
-    r"""Text from a file: of bearable length, and without characters that hide, break or turn the text around.
+def sentence(text: str) -> str:
+    """A clause as a sentence: a capital letter, a full stop.
 
-    >>> visible("layer1\u202e.conv")
-    'layer1\\u202e.conv'
+    >>> sentence("no claim was given"), sentence("Done.")
+    ('No claim was given.', 'Done.')
     """
-    whole = "".join(
-        f"\\u{ord(letter):04x}" if unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") else letter
-        for letter in str(text)
-    )
-    return whole if len(whole) <= longest else f"{whole[: longest // 2]} … {whole[-longest // 2 :]}"
+    text = text.strip()
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "?", "!", ":")) else ".") if text else ""

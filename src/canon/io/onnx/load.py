@@ -36,7 +36,10 @@ def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) 
     if not path.is_file():
         raise FileFormatError("no such file", where=str(path))
     try:
-        return build(sized(parse(path, limits), size), TensorReader(path, limits))
+        reader = TensorReader(path, limits)
+        model = build(sized(parse(path, limits), size), reader)
+        model.meta["files"] = reader.states
+        return model
     except CanonError as error:
         if error.where is None:
             error.where = str(path)

@@ -18,6 +18,7 @@ from torch import Tensor
 from canon.errors import FileFormatError
 from canon.io.limits import Limits
 from canon.io.onnx.model import StoredTensor
+from canon.io.origin import FileState, file_state
 
 DTYPES: Final[dict[int, torch.dtype]] = {
     1: torch.float32, 2: torch.uint8, 3: torch.int8, 4: torch.uint16, 5: torch.int16, 6: torch.int32, 7: torch.int64,
@@ -50,6 +51,8 @@ class TensorReader:
         self.available = path.stat().st_size
         self.taken = 0
         self.files: dict[str, memoryview] = {}
+        self.states: dict[Path, FileState] = {}
+        """Files of external data, as they were read."""
 
     def read(self, stored: StoredTensor) -> Tensor:
         """A tensor of its own, of the shape and type that the file gives it."""
@@ -109,6 +112,7 @@ class TensorReader:
             self.available += size
             self.limits.check_file(self.available, str(location[:200]))
             with open(target, "rb") as file:
+                self.states[self.folder / location] = file_state(file.fileno())
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
         except (OSError, ValueError) as error:
             raise FileFormatError(f"external data cannot be read: {error}", where=where) from error
