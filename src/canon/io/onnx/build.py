@@ -20,15 +20,16 @@ from torch.fx.node import map_aggregate
 
 from canon.errors import CanonError, FileFormatError, LimitError, UnsupportedModelError
 from canon.io.onnx.assembly import Assembly
-from canon.io.onnx.model import Model, Node, Port, StoredTensor
-from canon.io.onnx.operators import TAKE_SIZES, lookup, on_sizes
+from canon.io.onnx.check import check_operators, known_operators
+from canon.io.onnx.hints import any_of, hint, method, settled
+from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor
+from canon.io.onnx.operators import TAKE_SIZES, lookup, moved, on_sizes
 from canon.io.onnx.tensors import TensorReader, dtype_of
-from canon.io.onnx.values import Activation, Constant, Size, Sizes, Value
+from canon.io.onnx.precision import all_nodes, is_mixed, widened
+from canon.io.onnx.values import Activation, Blocks, Constant, Quantized, Size, Sizes, Value
 
 OPEN_SIZES: Final = ((2, 224), (3, 256))
 """Two choices for sizes that the file leaves open: of the first axis, and of others."""
-
-MOST_NODES: Final = 50_000
 
 MOST_ELEMENTS: Final = 1 << 31
 """Elements of one activation at those sizes."""
@@ -62,24 +63,6 @@ def build(model: Model, reader: TensorReader) -> fx.GraphModule:
     return builder.finish()
 
 
-def check_operators(model: Model) -> None:
-    """Refuse what cannot be built, naming everything at once."""
-    if len(model.nodes) > MOST_NODES:
-        raise LimitError(f"the graph has {len(model.nodes)} nodes, and at most {MOST_NODES} are allowed")
-    control = sorted({node.op[:40] for node in model.nodes if node.has_graph})
-    if control:
-        raise UnsupportedModelError(
-            f"the model has control flow: {', '.join(control[:20])}",
-            hint="Canon follows a fixed sequence of operations. Export the model without branches and loops",
-        )
-    unknown = sorted({f"{n.domain}.{n.op}".lstrip(".")[:60] for n in model.nodes if lookup(n.op, n.domain) is None})
-    if unknown:
-        raise UnsupportedModelError(
-            f"the model uses {len(unknown)} operators that Canon does not read: {', '.join(unknown[:40])}",
-            hint="docs/onnx.md lists those that it reads",
-        )
-
-
 class Builder:
     """Goes through the nodes of a file."""
 
@@ -88,18 +71,57 @@ class Builder:
         self.assembly = Assembly()
         self.values: dict[str, Value] = {}
         self.stored: dict[str, StoredTensor] = {}
-        self.uses = Counter(name for node in model.nodes for name in node.inputs)
+        self.uses = Counter(name for node in all_nodes(model.nodes) for name in _read_by(node))
         self.uses.update(port.name for port in model.outputs)
         self.folded = 0
+        self.mixed = is_mixed(model)
+        self.notes: dict[str, None] = {}
+        self.precision: str | None = None
+        self.blocks: Blocks | None = None
+        self._new: list[str] = []
         self._transposed: dict[int, Constant] = {}
         self._made: dict[fx.Node, Activation] = {}
-        for stored in model.tensors:
-            if stored.name in self.stored:
-                raise FileFormatError("two tensors have one name", where=stored.name[:80])
-            self.stored[stored.name] = stored
+        self._store(model.tensors)
         self.inputs = tuple(port for port in model.inputs if port.name not in self.stored)
         for port in self.inputs:
             self._input(port)
+
+    def _store(self, tensors: tuple[StoredTensor, ...]) -> None:
+        for stored in tensors:
+            if stored.name in self.stored:
+                raise FileFormatError("two tensors have one name", where=stored.name[:80])
+            self.stored[stored.name] = stored
+
+    def inside(self, branch: Branch) -> list[Value]:
+        """The results of a branch. Its names mean nothing outside of it."""
+        known_operators(branch.nodes)
+        first = len(self._new)
+        self._store(branch.tensors)
+        for node in branch.nodes:
+            self.step(node)
+        results = [self.value(name) for name in branch.outputs]
+        for name in [*self._new[first:], *(stored.name for stored in branch.tensors)]:
+            self.values.pop(name, None)
+            self.stored.pop(name, None)
+        del self._new[first:]
+        return results
+
+    def note(self, text: str) -> None:
+        """Remember what a user should know about how the file was read."""
+        self.notes[text] = None
+
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The type that numbers of this type are read in."""
+        return widened(dtype) if self.mixed else dtype
+
+    def read(self, stored: StoredTensor) -> Tensor:
+        """A tensor of the file."""
+        tensor = self.reader.read(stored)
+        dtype = self.wide(tensor.dtype)
+        if dtype != tensor.dtype:
+            self.precision = self.precision or str(tensor.dtype).removeprefix("torch.")
+            self.note(f"the file holds {str(tensor.dtype).removeprefix('torch.')} and float32; all is read as float32")
+        return tensor.to(dtype)
 
     def _input(self, port: Port) -> None:
         where = f"input '{port.name[:80]}'"
@@ -107,7 +129,7 @@ class Builder:
             raise UnsupportedModelError("the shape of the input is not given", where=where)
         if port.name in self.values:
             raise FileFormatError("two inputs have one name", where=where)
-        dtype = dtype_of(port.dtype, where)
+        dtype = self.wide(dtype_of(port.dtype, where))
         hints = []
         for first, others in OPEN_SIZES:
             shape = [s if isinstance(s, int) and s > 0 else others if i else first for i, s in enumerate(port.shape)]
@@ -133,6 +155,7 @@ class Builder:
                 raise FileFormatError(f"two nodes make the value '{name[:80]}'", where=node.where)
             if index < len(results):
                 self.values[name] = results[index]
+                self._new.append(name)
             elif self.uses[name]:
                 raise UnsupportedModelError(f"its output '{name[:80]}' is not supported", where=node.where)
 
@@ -142,17 +165,18 @@ class Builder:
         if any(isinstance(value, Sizes) for value in operands):
             result = on_sizes(self, node, operands)
             if result is None and node.op not in TAKE_SIZES:
-                operands = [_settled(value) if isinstance(value, Sizes) else value for value in operands]
+                operands = [settled(value) if isinstance(value, Sizes) else value for value in operands]
         if result is None:
             apply = lookup(node.op, node.domain)
             assert apply is not None, "checked before"
-            result = apply(self, node, *operands)
+            quantized = any(isinstance(value, Quantized) for value in operands)
+            result = moved(self, node, operands, apply) if quantized else apply(self, node, *operands)
         return result if isinstance(result, list) else [result]
 
     def value(self, name: str) -> Value:
         """What a name stands for."""
         if name not in self.values and name in self.stored:
-            self.values[name] = Constant(self.reader.read(self.stored[name]), name)
+            self.values[name] = Constant(self.read(self.stored[name]), name)
         if name not in self.values:
             raise FileFormatError(f"the value '{name[:80]}' is read before anything makes it")
         return self.values[name]
@@ -172,12 +196,12 @@ class Builder:
         Gives an activation, or a constant where nothing depends on inputs, or a list of them.
         """
         operands = (args, kwargs)
-        function = partial(_method, target) if isinstance(target, str) else target
-        if fold and not _any(operands, (Activation, Size)):
+        function = partial(method, target) if isinstance(target, str) else target
+        if fold and not any_of(operands, (Activation, Size)):
             return self._fold(function, operands)
         hints = []
         for index in range(2):
-            given, named = map_aggregate(operands, partial(_hint, index=index))
+            given, named = map_aggregate(operands, partial(hint, index=index))
             with torch.device("meta"):
                 hints.append(function(*given, **named))
         given, named = map_aggregate(operands, self._argument)
@@ -202,16 +226,18 @@ class Builder:
     ) -> Any:
         """Call a layer with any operands; gives a value or a list of them."""
         path, module = self.assembly.layer(node, make, tensors, settings)
-        hints = [module(*map_aggregate(args, partial(_hint, index=index))) for index in range(2)]
+        hints = [module(*map_aggregate(args, partial(hint, index=index))) for index in range(2)]
         given = map_aggregate(args, self._argument)
         return self._result(self.assembly.graph.call_module(path, given), hints)
 
     def activation(self, value: Value) -> Activation:
         """A value as an operand of a node."""
         if isinstance(value, Sizes):
-            value = _settled(value)
+            value = settled(value)
         if isinstance(value, Activation):
             return value
+        if not isinstance(value, Constant):
+            raise UnsupportedModelError("whole numbers of a quantized model are computed with as such")
         meta = torch.empty_like(value.tensor, device="meta")
         return Activation(self.assembly.attribute(value), (meta, meta))
 
@@ -236,7 +262,7 @@ class Builder:
             )
 
     def _fold(self, function: Callable[..., Any], operands: Any) -> Any:
-        given, named = map_aggregate(operands, partial(_hint, index=0))
+        given, named = map_aggregate(operands, partial(hint, index=0))
         with torch.device("meta"):
             out = function(*given, **named)
         self.spend(sum(piece.numel() for piece in ([out] if isinstance(out, Tensor) else out)))
@@ -252,14 +278,14 @@ class Builder:
 
     def _result(self, node: fx.Node, hints: list[Any]) -> Any:
         if isinstance(hints[0], Tensor):
-            for hint in hints:
-                if hint.numel() > MOST_ELEMENTS or hint.ndim > MOST_AXES:
-                    raise LimitError(f"an activation of shape {tuple(hint.shape)[:MOST_AXES]} is too large")
+            for shape in hints:
+                if shape.numel() > MOST_ELEMENTS or shape.ndim > MOST_AXES:
+                    raise LimitError(f"an activation of shape {tuple(shape.shape)[:MOST_AXES]} is too large")
             self._made[node] = Activation(node, (hints[0], hints[1]))
             return self._made[node]
         graph = self.assembly.graph
         return [
-            self._result(graph.call_function(operator.getitem, (node, index)), [hint[index] for hint in hints])
+            self._result(graph.call_function(operator.getitem, (node, index)), [item[index] for item in hints])
             for index in range(len(hints[0]))
         ]
 
@@ -269,30 +295,11 @@ class Builder:
         if not any(isinstance(value, Activation) for value in found):
             raise UnsupportedModelError("no output of the model depends on its inputs")
         result = self.assembly.finish([self.activation(value).node for value in found])
-        result.meta["inputs"] = tuple((p.name, dtype_of(p.dtype, p.name), p.shape) for p in self.inputs)
+        result.meta["inputs"] = tuple((p.name, self.wide(dtype_of(p.dtype, p.name)), p.shape) for p in self.inputs)
+        result.meta["notes"], result.meta["precision"] = tuple(self.notes), self.precision
         return result
 
 
-def _settled(value: Sizes) -> Constant:
-    constant = value.constant()
-    if constant is None:
-        raise UnsupportedModelError(
-            "a size that the input decides is used as a number", hint="Export the model with fixed sizes"
-        )
-    return constant
-
-
-def _hint(value: Any, index: int) -> Any:
-    if isinstance(value, (Activation, Size)):
-        return value.hints[index]
-    return torch.empty_like(value.tensor, device="meta") if isinstance(value, Constant) else value
-
-
-def _any(operands: Any, kinds: tuple[type, ...]) -> bool:
-    found: list[bool] = []
-    map_aggregate(operands, lambda v: found.append(isinstance(v, kinds)))
-    return any(found)
-
-
-def _method(name: str, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return getattr(x, name)(*args, **kwargs)
+def _read_by(node: Node) -> tuple[str, ...]:
+    """What a node reads, also as the result of a branch."""
+    return (*node.inputs, *(name for branch in node.branches.values() for name in branch.outputs))

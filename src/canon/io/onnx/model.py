@@ -47,6 +47,9 @@ class Node:
     has_graph: bool = False
     """Whether an attribute is itself a graph: control flow."""
 
+    branches: Mapping[str, Branch] = field(default_factory=dict)
+    """The two graphs of an `If`."""
+
     @property
     def where(self) -> str:
         """What an error calls this node."""
@@ -76,6 +79,15 @@ class Node:
 
     def _wrong(self, name: str) -> NoReturn:
         raise FileFormatError(f"the attribute '{name}' is of the wrong type", where=self.where)
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A graph inside a node. It sees the values around it."""
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[StoredTensor, ...]
+    outputs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
