@@ -47,6 +47,9 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     """What a user should know about how it was read."""
 
+    precision: str | None = None
+    """What the file stores its weights in, where that is coarser than the tensors' own type: int8, float16."""
+
 
 def load(
     path: str | Path,
@@ -175,6 +178,8 @@ class _Reader:
 
     def graph(self, format: Format) -> LoadedModel:
         """A file that holds the forward pass itself."""
+        notes: tuple[str, ...] = ()
+        precision = None
         if format is Format.ONNX:
             from canon.io.onnx import example_input, load_onnx
 
@@ -183,6 +188,7 @@ class _Reader:
             for _, _, shape in model.meta["inputs"]:
                 check_input([n if isinstance(n, int) and n > 0 else side for n in shape], self.where)
             example = example_input(model, side=side)
+            notes, precision = model.meta["notes"], model.meta["precision"]
         else:
             with open(self.path, "rb") as file:
                 model = load_program(file, self.where, self.limits)
@@ -191,7 +197,7 @@ class _Reader:
             raise damaged("a layer lacks a tensor", self.where)
         statistics = {name: t for name, t in model.named_buffers() if name.endswith(("running_mean", "running_var"))}
         check_finite({**dict(model.named_parameters()), **statistics}, self.where)
-        return self.loaded(model, example, format.value, None, ())
+        return self.loaded(model, example, format.value, None, notes, precision)
 
     def unpickled(self, format: Format) -> LoadedModel:
         """What `trust_pickle` asks for: everything in the file may run."""
@@ -213,11 +219,17 @@ class _Reader:
         raise FileFormatError(f"the pickle holds a {type(value).__name__}, not a model", where=self.where)
 
     def loaded(
-        self, model: nn.Module, example: tuple[Tensor, ...], format: str, architecture: str | None, notes: Any
+        self,
+        model: nn.Module,
+        example: tuple[Tensor, ...],
+        format: str,
+        architecture: str | None,
+        notes: Any,
+        precision: str | None = None,
     ) -> LoadedModel:
         origin = {"file": self.path.name, "sha256": digest(self.path)}
         name = architecture or self.path.name
-        return LoadedModel(model, cast(model, example), name, format, architecture, origin, tuple(notes))
+        return LoadedModel(model, cast(model, example), name, format, architecture, origin, tuple(notes), precision)
 
 
 def digest(path: Path) -> str:

@@ -24,8 +24,9 @@ from canon.io.onnx.check import check_operators, known_operators
 from canon.io.onnx.hints import any_of, hint, method, settled
 from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor
 from canon.io.onnx.operators import TAKE_SIZES, lookup, moved, on_sizes
+from canon.io.onnx.order import in_order, reads
+from canon.io.onnx.precision import is_mixed, widened
 from canon.io.onnx.tensors import TensorReader, dtype_of
-from canon.io.onnx.precision import all_nodes, is_mixed, widened
 from canon.io.onnx.values import Activation, Blocks, Constant, Quantized, Size, Sizes, Value
 
 OPEN_SIZES: Final = ((2, 224), (3, 256))
@@ -58,7 +59,7 @@ def build(model: Model, reader: TensorReader) -> fx.GraphModule:
     """
     check_operators(model)
     builder = Builder(model, reader)
-    for node in model.nodes:
+    for node in in_order(model.nodes):
         builder.step(node)
     return builder.finish()
 
@@ -71,7 +72,7 @@ class Builder:
         self.assembly = Assembly()
         self.values: dict[str, Value] = {}
         self.stored: dict[str, StoredTensor] = {}
-        self.uses = Counter(name for node in all_nodes(model.nodes) for name in _read_by(node))
+        self.uses = Counter(name for node in model.nodes for name in reads(node))
         self.uses.update(port.name for port in model.outputs)
         self.folded = 0
         self.mixed = is_mixed(model)
@@ -97,7 +98,7 @@ class Builder:
         known_operators(branch.nodes)
         first = len(self._new)
         self._store(branch.tensors)
-        for node in branch.nodes:
+        for node in in_order(branch.nodes):
             self.step(node)
         results = [self.value(name) for name in branch.outputs]
         for name in [*self._new[first:], *(stored.name for stored in branch.tensors)]:
@@ -298,8 +299,3 @@ class Builder:
         result.meta["inputs"] = tuple((p.name, self.wide(dtype_of(p.dtype, p.name)), p.shape) for p in self.inputs)
         result.meta["notes"], result.meta["precision"] = tuple(self.notes), self.precision
         return result
-
-
-def _read_by(node: Node) -> tuple[str, ...]:
-    """What a node reads, also as the result of a branch."""
-    return (*node.inputs, *(name for branch in node.branches.values() for name in branch.outputs))

@@ -13,6 +13,7 @@ from canon.io.onnx.values import Activation, Constant, Size, Sizes
 
 
 def settled(value: Sizes) -> Constant:
+    """Sizes as plain numbers, where the input does not decide them."""
     constant = value.constant()
     if constant is None:
         raise UnsupportedModelError(
@@ -23,16 +24,19 @@ def settled(value: Sizes) -> Constant:
 
 
 def hint(value: Any, index: int) -> Any:
+    """What stands for an operand, for one of the two choices of open sizes."""
     if isinstance(value, (Activation, Size)):
         return value.hints[index]
     return torch.empty_like(value.tensor, device="meta") if isinstance(value, Constant) else value
 
 
 def any_of(operands: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether any operand is of one of these kinds, however nested."""
     found: list[bool] = []
     map_aggregate(operands, lambda v: found.append(isinstance(v, kinds)))
     return any(found)
 
 
 def method(name: str, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+    """A method of a tensor, called by its name."""
     return getattr(x, name)(*args, **kwargs)

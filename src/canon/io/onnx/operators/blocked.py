@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SIZES: Final = (8, 16)
 """How many channels stand together, depending on the machine that wrote the file."""
 
-_CLEAR: Final = 6.0
+_CLEAR: Final = 5.0
 """By how much one size must explain the weights better than the other, in units of what chance does."""
 
 _MOST: Final = 24

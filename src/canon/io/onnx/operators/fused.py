@@ -130,9 +130,7 @@ def skip_layer_norm(
 
 
 @operator("SkipSimplifiedLayerNormalization", domain=MICROSOFT)
-def skip_rms_norm(
-    b: Builder, node: Node, x: Value, skip: Value, weight: Value, offset: Value | None = None
-) -> Result:
+def skip_rms_norm(b: Builder, node: Node, x: Value, skip: Value, weight: Value, offset: Value | None = None) -> Result:
     """A sum and its RMS norm; the sum is the fourth result."""
     total = b.call(torch.add, _with(b, x, offset), skip)
     plain = replace(node, attributes={"epsilon": node.real("epsilon", 1e-12)})

@@ -1,7 +1,7 @@
 """Whole numbers that stand for real ones: they are read as the real numbers that they stand for.
 
-Weights become floating point again, exactly. An activation that the file rounds to whole numbers stays what it was before:
-rounding and saturation are left out, save where saturation at zero is the ReLU that a quantizer took away.
+Weights become floating point again, exactly. An activation that the file rounds to whole numbers stays what it was
+before: rounding and saturation are left out, save where saturation at zero is the ReLU that a quantizer took away.
 """
 
 from __future__ import annotations
@@ -71,12 +71,11 @@ def _plain(name: str) -> str:
 
 
 def precision(b: Builder, dtype: torch.dtype) -> None:
-    """Note that numbers of this type were made real."""
-    kind = str(dtype).removeprefix("torch.")
-    if dtype.itemsize == 1:
-        b.precision = kind
+    """Note that weights of this type were made real; biases are stored finer, and do not count."""
+    if dtype.itemsize <= 2:
+        b.precision = str(dtype).removeprefix("torch.")
         b.note(
-            f"dequantized: weights are stored as {kind}, and are compared at that precision; "
+            f"dequantized: the weights are stored as {b.precision}, and can be compared at that precision alone; "
             "rounding and saturation of activations were left out"
         )
 
@@ -112,7 +111,6 @@ def quantized(b: Builder, x: Value, scale: Value, zero: Value | None, dtype: tor
     kind = zero.tensor.dtype if isinstance(zero, Constant) else dtype or torch.uint8
     if kind.is_floating_point:
         raise UnsupportedModelError(f"values that are rounded to {kind}")
-    precision(b, kind)
     lowest, highest = torch.iinfo(kind).min, torch.iinfo(kind).max
     zeros = torch.zeros(1) if zero is None else zero.tensor
     if bool((zeros == lowest).all()) and x.node.op != "placeholder" and not _not_negative(x, {}):
@@ -171,7 +169,6 @@ def dequantize(b: Builder, node: Node, x: Value, scale: Value, zero: Value | Non
 def dynamic_quantize(b: Builder, node: Node, x: Value) -> Result:
     """Rounded with a scale that is measured while the model runs."""
     x = b.activation(x)
-    precision(b, torch.uint8)
     scale, zero = Measured(x), Measured(x)
     return [Quantized(x, scale, zero), scale, zero]
 
@@ -225,13 +222,18 @@ _MOVES: Final = frozenset(
 )
 """Operators that move whole numbers and do not compute with them."""
 
+_COUNTS: Final = frozenset("DequantizeLinear QLinearConv QLinearMatMul ConvInteger MatMulInteger".split())
+"""Operators that know what whole numbers count in."""
+
 
 def moved(b: Builder, node: Node, operands: list[Any], apply: Operator) -> Result:
     """An operator on whole numbers: those that know scales, and those that only move numbers."""
     given = [value for value in operands if isinstance(value, Quantized)]
     first = given[0]
-    if node.domain or node.op not in _MOVES:
+    if node.domain or node.op in _COUNTS:
         return apply(b, node, *operands)
+    if node.op not in _MOVES:
+        raise UnsupportedModelError("whole numbers of a quantized model are computed with as such")
     if not all(_same(first.scale, other.scale) and _same(first.zero, other.zero) for other in given):
         raise UnsupportedModelError("whole numbers of different scales are put together")
     if node.op == "Pad" and node.text("mode", "constant") == "constant":

@@ -168,9 +168,8 @@ def dynamic_lstm(
 
 
 def _matrices(b: Builder, stored: Value, scale: Value, zero: Value) -> Constant:
-    if not all(isinstance(value, Constant) for value in (stored, scale, zero)):
+    if not isinstance(stored, Constant) or not isinstance(scale, Constant) or not isinstance(zero, Constant):
         raise UnsupportedModelError("a recurrent layer with computed weights")
-    assert isinstance(stored, Constant) and isinstance(scale, Constant) and isinstance(zero, Constant), "just checked"
     precision(b, stored.tensor.dtype)
     shape = (stored.tensor.shape[0], 1, -1)
     real = (stored.tensor.double() - zero.tensor.reshape(shape).double()) * scale.tensor.reshape(shape).double()
