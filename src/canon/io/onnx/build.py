@@ -22,7 +22,7 @@ from canon.errors import CanonError, FileFormatError, LimitError, UnsupportedMod
 from canon.io.onnx.assembly import Assembly
 from canon.io.onnx.check import check_operators, known_operators
 from canon.io.onnx.hints import any_of, hint, method, settled
-from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor
+from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor, settled_shapes
 from canon.io.onnx.operators import TAKE_SIZES, lookup, moved, on_sizes
 from canon.io.onnx.order import in_order, reads
 from canon.io.onnx.precision import is_mixed, widened
@@ -84,8 +84,10 @@ class Builder:
         self._made: dict[fx.Node, Activation] = {}
         self._store(model.tensors)
         self.inputs = tuple(port for port in model.inputs if port.name not in self.stored)
-        for port in self.inputs:
-            self._input(port)
+        shapes = [port.shape or () for port in self.inputs]
+        settled = [settled_shapes(shapes, *sizes) for sizes in OPEN_SIZES]
+        for port, *choices in zip(self.inputs, *settled, strict=True):
+            self._input(port, choices)
 
     def _store(self, tensors: tuple[StoredTensor, ...]) -> None:
         for stored in tensors:
@@ -124,7 +126,7 @@ class Builder:
             self.note(f"the file holds {str(tensor.dtype).removeprefix('torch.')} and float32; all is read as float32")
         return tensor.to(dtype)
 
-    def _input(self, port: Port) -> None:
+    def _input(self, port: Port, shapes: list[list[int]]) -> None:
         where = f"input '{port.name[:80]}'"
         if port.shape is None:
             raise UnsupportedModelError("the shape of the input is not given", where=where)
@@ -132,8 +134,7 @@ class Builder:
             raise FileFormatError("two inputs have one name", where=where)
         dtype = self.wide(dtype_of(port.dtype, where))
         hints = []
-        for first, others in OPEN_SIZES:
-            shape = [s if isinstance(s, int) and s > 0 else others if i else first for i, s in enumerate(port.shape)]
+        for shape in shapes:
             self.reader.limits.check_shape(shape, dtype.itemsize, where)
             hints.append(torch.empty(shape, dtype=dtype, device="meta"))
         self.values[port.name] = self._result(self.assembly.placeholder(port.name), hints)
