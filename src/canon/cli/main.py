@@ -28,7 +28,7 @@ from canon.cli.register import register
 from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
-from canon.errors import CanonError
+from canon.errors import CanonError, printable
 
 
 @final
@@ -136,8 +136,8 @@ def _status(stop: SystemExit) -> int:
 def _complain(session: Session, what: str, *, where: str | None = None, hint: str | None = None) -> None:
     if session.debug:
         traceback.print_exc(file=sys.stderr)
-    print(f"error: {what}", file=sys.stderr)
+    print(f"error: {printable(what)}", file=sys.stderr)
     if where is not None:
-        print(f"  where: {where}", file=sys.stderr)
+        print(f"  where: {printable(where)}", file=sys.stderr)
     if hint is not None:
-        print(f"  next:  {hint}", file=sys.stderr)
+        print(f"  next:  {printable(hint)}", file=sys.stderr)

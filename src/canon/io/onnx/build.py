@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
-from canon.errors import CanonError, FileFormatError, LimitError, UnsupportedModelError
+from canon.errors import SIZE_HINT, CanonError, FileFormatError, LimitError, UnsupportedModelError, reason_of
 from canon.io.onnx.assembly import Assembly
-from canon.io.onnx.check import check_operators, known_operators
-from canon.io.onnx.hints import any_of, hint, method, settled
+from canon.io.onnx.check import MOST_NODES, check_operators, known_operators
+from canon.io.onnx.hints import any_of, hint, known_result, method, settled
 from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor, settled_shapes
 from canon.io.onnx.operators import TAKE_SIZES, lookup, moved, on_sizes
 from canon.io.onnx.order import in_order, reads
@@ -85,6 +85,7 @@ class Builder:
         self._store(model.tensors)
         self.inputs = tuple(port for port in model.inputs if port.name not in self.stored)
         shapes = [port.shape or () for port in self.inputs]
+        self.open = any(not isinstance(size, int) or size <= 0 for shape in shapes for size in shape[1:])
         settled = [settled_shapes(shapes, *sizes) for sizes in OPEN_SIZES]
         for port, *choices in zip(self.inputs, *settled, strict=True):
             self._input(port, choices)
@@ -148,8 +149,10 @@ class Builder:
                 error.where = node.where
             raise
         except FAILURES as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise FileFormatError(f"the node does not fit its operands: {reason[0][:300]}", where=node.where) from error
+            hint = SIZE_HINT if self.open else None
+            raise FileFormatError(
+                f"the node does not fit its operands: {reason_of(error)}", where=node.where, hint=hint
+            ) from error
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -204,8 +207,11 @@ class Builder:
         hints = []
         for index in range(2):
             given, named = map_aggregate(operands, partial(hint, index=index))
-            with torch.device("meta"):
-                hints.append(function(*given, **named))
+            same = known_result(function, given, named)
+            if same is None:
+                with torch.device("meta"):
+                    same = function(*given, **named)
+            hints.append(same)
         given, named = map_aggregate(operands, self._argument)
         create = self.assembly.graph.call_method if isinstance(target, str) else self.assembly.graph.call_function
         return self._result(create(target, given, named), hints)  # type: ignore[arg-type]
@@ -283,6 +289,8 @@ class Builder:
             for shape in hints:
                 if shape.numel() > MOST_ELEMENTS or shape.ndim > MOST_AXES:
                     raise LimitError(f"an activation of shape {tuple(shape.shape)[:MOST_AXES]} is too large")
+            if len(self._made) >= MOST_NODES:
+                raise LimitError(f"the graph becomes more than {MOST_NODES} operations")
             self._made[node] = Activation(node, (hints[0], hints[1]))
             return self._made[node]
         graph = self.assembly.graph

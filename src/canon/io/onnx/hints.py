@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.fx.node import map_aggregate
+from torch.nn import functional
 
-from canon.errors import UnsupportedModelError
+from canon.errors import SIZE_HINT, UnsupportedModelError
 from canon.io.onnx.values import Activation, Constant, Size, Sizes
+
+_KEEP: Final = frozenset(
+    {
+        functional.relu, functional.relu6, functional.silu, functional.gelu, functional.leaky_relu, functional.hardswish,
+        functional.hardsigmoid, functional.mish, torch.sigmoid, torch.tanh, torch.neg, torch.abs, torch.exp, torch.sqrt,
+        torch.erf, torch.clamp,
+    }
+)  # fmt: skip
+"""Functions whose result is of the shape and type of their first operand."""
+
+_JOIN: Final = frozenset({torch.add, torch.sub, torch.mul, torch.div})
+
+
+def known_result(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """What the commonest functions make of shapes; torch takes a thousand times longer to say the same."""
+    first = args[0] if args else None
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        return None
+    others = args[1:]
+    if function in _KEEP and not any(isinstance(item, Tensor) for item in (*others, *kwargs.values())):
+        return first
+    if function not in _JOIN or kwargs or len(others) != 1:
+        return None
+    second = others[0]
+    alike = isinstance(second, Tensor) and second.shape == first.shape and second.dtype == first.dtype
+    return first if alike or isinstance(second, (int, float)) else None
 
 
 def settled(value: Sizes) -> Constant:
@@ -18,7 +45,7 @@ def settled(value: Sizes) -> Constant:
     if constant is None:
         raise UnsupportedModelError(
             "a size that the input decides is used as a number",
-            hint="Give the size of one input, such as --size 3x224x224, or export the model with fixed sizes",
+            hint=SIZE_HINT,
         )
     return constant
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from canon.errors import CanonError, FileFormatError
+from canon.errors import CanonError, FileFormatError, reason_of
 from canon.io.limits import Limits
 from canon.io.onnx.build import FAILURES, build
 from canon.io.onnx.model import Model, settled_shapes
@@ -42,8 +42,7 @@ def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) 
             error.where = str(path)
         raise
     except (*FAILURES, MemoryError, OSError, RecursionError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise FileFormatError(f"the file cannot be read as ONNX: {reason[0][:300]}", where=str(path)) from error
+        raise FileFormatError(f"the file cannot be read as ONNX: {reason_of(error)}", where=str(path)) from error
 
 
 def sized(model: Model, size: Sequence[int] | None) -> Model:

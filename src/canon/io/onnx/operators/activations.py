@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import functional
 
-from canon.errors import UnsupportedModelError
+from canon.errors import SIZE_HINT, UnsupportedModelError
 from canon.io.onnx.model import Node
 from canon.io.onnx.operators.registry import Result, operator
 from canon.io.onnx.tensors import dtype_of
@@ -141,7 +141,7 @@ def softmax(b: Builder, node: Node, x: Value) -> Result:
     if all(x.size(later) == 1 for later in range(axis + 1, x.rank)):
         return b.call(function, x, axis)
     if any(x.size(later) is None for later in range(axis + 1, x.rank)):
-        raise UnsupportedModelError("softmax over axes of open size")
+        raise UnsupportedModelError("softmax over axes of open size", hint=SIZE_HINT)
     flat = b.call(function, b.call(torch.flatten, x, axis), axis)
     return b.call(torch.unflatten, flat, axis, [int(s) for s in x.hints[0].shape[axis:]])
 
