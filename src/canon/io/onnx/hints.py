@@ -14,9 +14,9 @@ from canon.io.onnx.values import Activation, Constant, Size, Sizes
 
 _KEEP: Final = frozenset(
     {
-        functional.relu, functional.relu6, functional.silu, functional.gelu, functional.leaky_relu, functional.hardswish,
-        functional.hardsigmoid, functional.mish, torch.sigmoid, torch.tanh, torch.neg, torch.abs, torch.exp, torch.sqrt,
-        torch.erf, torch.clamp,
+        functional.relu, functional.relu6, functional.silu, functional.gelu, functional.leaky_relu, functional.mish,
+        functional.hardswish, functional.hardsigmoid, torch.sigmoid, torch.tanh, torch.neg, torch.abs, torch.exp,
+        torch.sqrt, torch.erf, torch.clamp,
     }
 )  # fmt: skip
 """Functions whose result is of the shape and type of their first operand."""
