@@ -30,6 +30,14 @@ def gated(net: Any, x: Tensor) -> Tensor:
     return head(net, net.b(x * gate))
 
 
+def zero_padded(net: Any, x: Tensor) -> Tensor:
+    """As ResNets for CIFAR go from one stage to the next, twice."""
+    x = F.relu(net.a(x))
+    x = F.relu(F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 1, 1)) + net.c(F.relu(net.b(x))))
+    x = F.relu(F.pad(x, (0, 0, 0, 0, 0, 2)) + net.d(x))
+    return head(net, x)
+
+
 def dense_block(net: Any, x: Tensor) -> Tensor:
     x = net.a(x)
     y = net.b(F.relu(net.na(x)))
@@ -53,6 +61,30 @@ JOINED = (
             fc=nn.Linear(11, 4),
         ),
         ("a", "b"),
+    ),
+    Case(
+        "zero-padded shortcuts",
+        lambda: Net(
+            zero_padded,
+            a=conv(3, 4),
+            b=conv(4, 5),
+            c=nn.Conv2d(5, 6, 3, stride=2, padding=1),
+            d=conv(6, 8),
+            fc=nn.Linear(8, 4),
+        ),
+        ("a", "b"),
+        {"c": "zeros are padded in by number", "c#2": "zeros are padded in by number", "d": "zeros are padded in"},
+    ),
+    Case(
+        "stack",
+        lambda: Net(
+            lambda net, x: head(net, net.c(torch.stack([net.a(x).relu(), net.b(x)], 1).amax(1))),
+            a=conv(3, 6),
+            b=conv(3, 6),
+            c=conv(6, 5),
+            fc=nn.Linear(5, 4),
+        ),
+        ("a", "c"),
     ),
     Case(
         "cat of one twice",

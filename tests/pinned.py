@@ -97,7 +97,20 @@ PINNED = (
         "chunks of one axis",
         lambda net, x: torch.cat([(c := x.chunk(2, 1))[0].tanh(), c[1]], 1),
     ),
-    pinned("padding of channels", "padding of the channel axis", lambda net, x: F.pad(x, (0, 0, 0, 0, 1, 0))[:, :6]),
+    pinned(
+        "channels of ones", "padding of the channel axis", lambda net, x: F.pad(x, (0, 0, 0, 0, 0, 1), value=1.0)[:, 1:]
+    ),
+    pinned(
+        "channels cut off",
+        "padding of the channel axis",
+        lambda net, x: F.pad(x, (0, 0, 0, 0, -1, 1)),
+    ),
+    pinned(
+        "stack of fixed coordinates",
+        "stack of values",
+        lambda net, x: torch.stack([x, net.k]).sum(0),
+        k=parameter(2, 6, 8, 8),
+    ),
     pinned("constant with fixed coordinates", "fixed coordinates", lambda net, x: x * torch.arange(6.0).view(6, 1, 1)),
     pinned(
         "buffer that is not saved", "fixed coordinates", lambda net, x: net.t(x), t=WithBuffer(6, 1, 1, saved=False)

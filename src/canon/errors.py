@@ -5,6 +5,33 @@ The message says what failed, `where` names the node, layer or file, and `hint` 
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+SIZE_HINT: Final = "Give the shape of one input, as --size 3x224x224 (size=(3, 224, 224)), or export fixed sizes"
+"""What to do where the size of an input is the problem."""
+
+_ESCAPES: Final = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)")
+
+
+def printable(text: str) -> str:
+    """Text without colour codes and other characters that do something to a terminal.
+
+    >>> printable("\\x1b[96mfailed\\x1b[0m\\r")
+    'failed'
+    """
+    return "".join(c for c in _ESCAPES.sub("", text) if c.isprintable() or c in "\n\t")
+
+
+def reason_of(error: BaseException) -> str:
+    """What an error of another library says, in one line: its first cause says most."""
+    seen = {id(error)}
+    while error.__cause__ is not None and id(error.__cause__) not in seen:
+        error = error.__cause__
+        seen.add(id(error))
+    lines = [line.strip() for line in printable(str(error)).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
 
 class CanonError(Exception):
     """Root of all errors that Canon raises for a reason the user can act on."""
@@ -21,7 +48,7 @@ class CanonError(Exception):
             text += f" (at {self.where})"
         if self.hint is not None:
             text += f". {self.hint}"
-        return text
+        return printable(text)
 
 
 class TraceError(CanonError):

@@ -99,10 +99,18 @@ def test_sizes_and_limits(files: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_pickles_are_refused_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "whole.pt"
     torch.save(small(), path)
+    assert run("recover", path, "--out", tmp_path / "out.safetensors") == ExitCode.USAGE
+    text = capsys.readouterr().err
+    assert "a pickle of a 'tests.io.small.SmallNet': its code is not run" in text
+    assert "--arch" in text
+    assert run("inspect", path, "--arch", ARCH, "--size", 16) == ExitCode.OK
+    assert "no code of it was run" in capsys.readouterr().err
+    torch.save([1, 2], path)
     assert run("inspect", path, "--arch", ARCH) == ExitCode.USAGE
     text = capsys.readouterr().err
-    assert "a pickle of a 'tests.io.small.SmallNet', not a state dict" in text
+    assert "a pickle of a list, not a state dict" in text
     assert "--trust-pickle" in text
+    torch.save(small(), path)
     assert run("inspect", path, "--size", 16, "--trust-pickle") == ExitCode.OK
     captured = capsys.readouterr()
     assert "code in it may have run" in captured.err

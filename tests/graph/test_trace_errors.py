@@ -69,7 +69,8 @@ def test_wrong_shape() -> None:
     text = str(caught.value)
     assert text.startswith("the model does not run on an example of shape (2, 4, 8, 8): RuntimeError")
     assert "(at a)" in text
-    assert text.endswith("Give an example input like those the model was trained on")
+    assert "Give an example input like those the model was trained on" in text
+    assert text.endswith("--size 3x224x224")
 
 
 def test_wrong_dtype() -> None:

@@ -118,7 +118,8 @@ def test_checkpoints_and_old_files(tmp_path: Path) -> None:
         loaded = canon.load(tmp_path / name, "tests.io.small:SmallNet")
         assert all(torch.equal(t, state[n]) for n, t in loaded.state_dict().items())
     assert read_model(tmp_path / "checkpoint.pt", "tests.io.small:SmallNet").notes == (
-        "the prefix 'module.' of all names was left out",
+        "of the checkpoint, 'state_dict' was read",
+        "prefixes such as 'module.' were left out of names",
     )
 
 

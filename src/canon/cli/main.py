@@ -34,7 +34,7 @@ from canon.cli.register import register
 from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
-from canon.errors import CanonError
+from canon.errors import CanonError, printable
 
 
 WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
@@ -178,13 +178,13 @@ def _complain(
         print(json.dumps({"error": error}, indent=2))
         return status
     first, *more = what.splitlines() or [""]
-    print(f"error: {visible(first)}", file=sys.stderr)
+    print(f"error: {visible(printable(first))}", file=sys.stderr)
     for line in more:
-        print(f"         {visible(line)}", file=sys.stderr)
+        print(f"         {visible(printable(line))}", file=sys.stderr)
     if place is not None:
         print(f"  where: {visible(place)}", file=sys.stderr)
     if hint is not None:
-        print(f"  next:  {visible(hint)}", file=sys.stderr)
+        print(f"  next:  {visible(printable(hint))}", file=sys.stderr)
     return status
 
 

@@ -2,6 +2,7 @@
 
 from canon.graph.outline import Layer as Layer
 from canon.graph.outline import outline as outline
+from canon.graph.probes import probes as probes
 from canon.graph.spec import ChannelGraph as ChannelGraph
 from canon.graph.spec import Consumer as Consumer
 from canon.graph.spec import LinearMap as LinearMap
@@ -15,5 +16,5 @@ from canon.graph.tracer import trace_like as trace_like
 
 __all__ = [
     "ChannelGraph", "Consumer", "Layer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage", "outline",
-    "trace", "trace_like",
+    "probes", "trace", "trace_like",
 ]  # fmt: skip

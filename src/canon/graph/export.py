@@ -6,16 +6,16 @@ rules then treat them as written in, and pin where it matters.
 
 from __future__ import annotations
 
-import logging
 import operator
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
+from canon._quiet import quiet
+from canon.errors import reason_of
 from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
 from canon.graph.names import function_name, writes_in_place
 from canon.graph.rules import Call, lookup
@@ -32,11 +32,10 @@ _NORMS = {
 def export_program(model: nn.Module, example: tuple[Any, ...]) -> ExportedProgram:
     """The forward pass as torch.export sees it."""
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), quiet():
             return torch.export.export(model, example, strict=False)
     except Exception as error:
-        message = str(error).strip().splitlines()
-        raise FrontendError(f"{type(error).__name__}: {message[0] if message else ''}") from error
+        raise FrontendError(f"{type(error).__name__}: {reason_of(error)}") from error
 
 
 def export_steps(model: nn.Module, program: ExportedProgram, aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
@@ -69,18 +68,6 @@ def export_steps(model: nn.Module, program: ExportedProgram, aliases: dict[str, 
                 environment.attach(node, value, in_place)
 
             yield step, attach
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """A failure is reported once, by us; torch would log its traceback as well."""
-    noisy = logging.getLogger("torch._subclasses.fake_tensor")
-    level = noisy.level
-    noisy.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        noisy.setLevel(level)
 
 
 def _step(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from canon.errors import reason_of
 from canon.graph.counted import count_uses, uses_in
 from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
 from canon.graph.modules import hooked, operands_of
@@ -31,7 +32,7 @@ def fx_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]
         graph = fx.Tracer().trace(clone)
         used = used | uses_in(graph)
     except Exception as error:
-        raise FrontendError(f"{type(error).__name__}: {error}") from error
+        raise FrontendError(f"{type(error).__name__}: {reason_of(error)}") from error
     walker = _Walker(clone, graph, aliases)
     for name in sorted(used):
         yield walker.reading(name), lambda value: None
@@ -124,7 +125,7 @@ class _Walker:
         try:
             return run(*data_of(args), **data_of(kwargs))
         except Exception as error:
-            raise FrontendError(f"{type(error).__name__}: {error}", node.name) from error
+            raise FrontendError(f"{type(error).__name__}: {reason_of(error)}", node.name) from error
 
     def describe(
         self, node: fx.Node, run: Callable[..., Any], module: nn.Module | None, args: Any, kwargs: Any, out: Any

@@ -59,7 +59,8 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
             raise ExampleError(
                 f"the model does not run on an example of shape {_shapes(inputs)}: {first}",
                 where=first.node,
-                hint="Give an example input like those the model was trained on",
+                hint="Give an example input like those the model was trained on; on the command line, "
+                "the shape of one as --size 3x224x224",
             ) from first
         raise TraceError(
             f"the forward pass cannot be traced. torch.fx: {first}. torch.export: {second}",

@@ -11,7 +11,7 @@ import os
 import struct
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from typing import Final, final
 
@@ -38,6 +38,8 @@ class Record:
 
     size: int
     crc: int
+    compressed: bool = False
+    """Whether it is code, which torch compresses and Canon never reads."""
 
 
 @final
@@ -70,6 +72,8 @@ class Archive:
     def _record(self, name: str) -> Record:
         if name not in self.records:
             raise damaged(f"the archive lacks '{name:.120}'", self.where)
+        if self.records[name].compressed:
+            raise _compressed(name, self.where)
         return self.records[name]
 
     def _check(self, data: bytes | memoryview, record: Record, name: str) -> None:
@@ -115,7 +119,7 @@ def _directory(file: BufferedReader, where: str, limits: Limits) -> dict[str, Re
         begin = _begin(file, name, offset, start, where)
         if begin + record.size > start:
             raise damaged(f"'{name:.120}' runs into the directory", where)
-        found[name] = Record(begin, record.size, record.crc)
+        found[name] = replace(record, start=begin)
         spans.append((offset, begin + record.size))
     if position != size:
         raise damaged("the directory has more than the archive counts", where)
@@ -159,13 +163,18 @@ def _entry(data: bytes, position: int, where: str) -> tuple[str, int, Record, in
         size, packed, offset = _wide(extra, size, packed, offset)
     if flags & _ENCRYPTED:
         raise FileFormatError(f"the archive is encrypted at '{name}'", where=where)
-    if method != 0 or packed != size:
-        raise FileFormatError(
-            f"the archive is compressed at '{name}'",
-            where=where,
-            hint="torch does not compress its files; a small one could unpack into a huge one, so it is refused",
-        )
-    return name, offset, Record(0, size, crc), begin + name_size + extra_size + comment
+    code = name.split("/")[1:2] == ["code"]
+    if (method != 0 or packed != size) and not code:
+        raise _compressed(name, where)
+    return name, offset, Record(0, packed, crc, method != 0), begin + name_size + extra_size + comment
+
+
+def _compressed(name: str, where: str) -> FileFormatError:
+    return FileFormatError(
+        f"the archive is compressed at '{name}'",
+        where=where,
+        hint="torch does not compress its numbers; a small file could unpack into a huge one, so it is refused",
+    )
 
 
 def _wide(extra: bytes, *fields: int) -> list[int]:

@@ -60,7 +60,10 @@ class FileKind:
 def file_kind(path: Path, limits: Limits) -> FileKind:
     """Find out what a file is."""
     where = str(path)
-    limits.check_file(path.stat().st_size, where)
+    size = path.stat().st_size
+    if not size:
+        raise FileFormatError("the file is empty", where=where, hint="Fetch it again, or save it again")
+    limits.check_file(size, where)
     if path.name.endswith(INDEX_SUFFIX):
         return FileKind(Format.PARTS)
     with open(path, "rb") as file:
@@ -76,7 +79,9 @@ def file_kind(path: Path, limits: Limits) -> FileKind:
     if start.startswith(b"\x80"):
         return FileKind(Format.OLD_STATE)
     raise FileFormatError(
-        "the file is damaged, or of no format that Canon reads", where=where, hint=f"Canon reads {', '.join(SUFFIXES)}"
+        "the file is of no format that Canon reads",
+        where=where,
+        hint=f"Canon reads {', '.join(SUFFIXES)}; ONNX is known by its ending alone. If it is one, it is damaged",
     )
 
 

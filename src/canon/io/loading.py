@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from canon._safetensors import damaged, parse_json
 from canon.errors import CanonError, FileFormatError
+from canon.graph.tensors import tensor_names
 from canon.io.architecture import build_architecture, check_size, folded_alike, with_tensors
+from canon.io.checkpoints import fitting_names, plain_names
 from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
 from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
 from canon.io.limits import Limits
 from canon.io.origin import FileState, file_state, origin_of
 from canon.io.program import load_program
-from canon.io.states import plain_names, read_legacy_state, read_state
+from canon.io.states import Checkpoint, read_legacy_state, read_state
 from canon.io.weights import check_finite, read_safetensors, read_sharded
 
 
@@ -50,6 +52,9 @@ class LoadedModel:
 
     files: tuple[Path, ...] = ()
     """Every file that was read for it: parts and external data as well."""
+
+    precision: str | None = None
+    """What the file stores its weights in, where that is coarser than the tensors' own type: int8, float16."""
 
 
 def load(
@@ -110,7 +115,7 @@ def read_weights(path: str | Path, *, limits: Limits | None = None) -> dict[str,
     kind = file_kind(path, limits)
     if kind.format.holds_graph:
         return dict(_Reader(path, None, None, False, limits).read().model.state_dict())
-    return plain_names(_tensors(path, kind.format, limits))
+    return plain_names(_checkpoint(path, kind.format, limits).tensors)
 
 
 def _no_file(path: Path) -> FileFormatError:
@@ -157,14 +162,19 @@ class _Reader:
 
     def weights(self, kind: FileKind) -> LoadedModel:
         """A file of tensors."""
-        state = _tensors(self.path, kind.format, self.limits, self.states)
-        bare = plain_names(state)
-        notes = () if bare.keys() == state.keys() else ("the prefix 'module.' of all names was left out",)
-        return self.put(bare, kind.architecture, kind.format.value, notes)
+        checkpoint = _checkpoint(self.path, kind.format, self.limits, self.states)
+        words = kind.format.value if checkpoint.program is None else checkpoint.program
+        return self.put(checkpoint, kind.architecture, words)
 
-    def put(self, state: dict[str, Tensor], hint: str | None, format: str, notes: tuple[str, ...]) -> LoadedModel:
+    def put(self, checkpoint: Checkpoint, hint: str | None, format: str) -> LoadedModel:
         """Weights into the architecture that the user names, or else the one that the file names."""
-        name = self.architecture or hint
+        name, notes = self.architecture or hint, checkpoint.notes
+        if name is None and checkpoint.program is not None:
+            raise FileFormatError(
+                f"the file is {checkpoint.program}: its code is not run, and its weights do not say what to compute",
+                where=self.where,
+                hint="Name the architecture with --arch to read the weights, or export the model with torch.export",
+            )
         if name is None:
             raise FileFormatError(
                 "a file of weights says nothing about its architecture",
@@ -173,8 +183,12 @@ class _Reader:
             )
         if self.architecture is None:
             notes = (*notes, f"the file says that it is a {name}")
-            check_size(name, state, self.where)
+            check_size(name, checkpoint.tensors, self.where)
+        if checkpoint.program is not None:
+            notes = (*notes, f"the file is {checkpoint.program}: its weights were read, and no code of it was run")
         built = build_architecture(name)
+        state, renamed = fitting_names(checkpoint.tensors, tensor_names(built)[1].keys())
+        notes += renamed
         example = example_of(built, name, self.size)
         built, folded = folded_alike(built, state, example)
         if folded:
@@ -183,14 +197,18 @@ class _Reader:
 
     def graph(self, format: Format) -> LoadedModel:
         """A file that holds the forward pass itself."""
+        notes: tuple[str, ...] = ()
+        precision = None
         if format is Format.ONNX:
             from canon.io.onnx import example_input, load_onnx
+            from canon.io.onnx.model import settled_shapes
 
             model: Any = load_onnx(self.path, self.limits, size=self.size)
             side = self.size[-1] if self.size else DEFAULT_INPUT[-1]
-            for _, _, shape in model.meta["inputs"]:
-                check_input([n if isinstance(n, int) and n > 0 else side for n in shape], self.where)
+            for shape in settled_shapes([entry[-1] for entry in model.meta["inputs"]], side, side):
+                check_input(shape, self.where)
             example = example_input(model, side=side)
+            notes, precision = model.meta["notes"], model.meta["precision"]
         else:
             with open(self.path, "rb") as file:
                 model = load_program(file, self.where, self.limits)
@@ -199,7 +217,7 @@ class _Reader:
             raise damaged("a layer lacks a tensor", self.where)
         statistics = {name: t for name, t in model.named_buffers() if name.endswith(("running_mean", "running_var"))}
         check_finite({**dict(model.named_parameters()), **statistics}, self.where)
-        return self.loaded(model, example, format.value, None, ())
+        return self.loaded(model, example, format.value, None, notes, precision)
 
     def unpickled(self, format: Format) -> LoadedModel:
         """What `trust_pickle` asks for: everything in the file may run."""
@@ -217,16 +235,23 @@ class _Reader:
             example = example_of(value, self.architecture, self.size)
             return self.loaded(value.eval(), example, "pickled module", name, notes)
         if isinstance(value, dict) and value and all(isinstance(tensor, Tensor) for tensor in value.values()):
-            return self.put(plain_names(value), None, "pickled state dict", notes)
+            return self.put(Checkpoint(value, notes=notes), None, "pickled state dict")
         raise FileFormatError(f"the pickle holds a {type(value).__name__}, not a model", where=self.where)
 
     def loaded(
-        self, model: nn.Module, example: tuple[Tensor, ...], format: str, architecture: str | None, notes: Any
+        self,
+        model: nn.Module,
+        example: tuple[Tensor, ...],
+        format: str,
+        architecture: str | None,
+        notes: Any,
+        precision: str | None = None,
     ) -> LoadedModel:
         states = {**self.states, **getattr(model, "meta", {}).get("files", {})}
         name = architecture or self.path.name
-        origin = origin_of(self.path, states)
-        return LoadedModel(model, cast(model, example), name, format, architecture, origin, tuple(notes), tuple(states))
+        origin, files = origin_of(self.path, states), tuple(states)
+        given = cast(model, example)
+        return LoadedModel(model, given, name, format, architecture, origin, tuple(notes), files, precision)
 
 
 def digest(path: Path) -> str:
@@ -243,15 +268,17 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def _tensors(
+def _checkpoint(
     path: Path, format: Format, limits: Limits, states: dict[Path, FileState] | None = None
-) -> dict[str, Tensor]:
+) -> Checkpoint:
     """The tensors of a file of weights, if all of them are finite."""
     if format is Format.PARTS:
-        state = read_sharded(path, limits, states)
+        found = Checkpoint(read_sharded(path, limits, states))
     else:
-        read = {Format.SAFETENSORS: read_safetensors, Format.STATE: read_state, Format.OLD_STATE: read_legacy_state}
         with open(path, "rb") as file:
-            state = read[format](file, str(path), limits)
-    check_finite(state, str(path))
-    return state
+            if format is Format.SAFETENSORS:
+                found = Checkpoint(read_safetensors(file, str(path), limits))
+            else:
+                found = (read_state if format is Format.STATE else read_legacy_state)(file, str(path), limits)
+    check_finite(found.tensors, str(path))
+    return found

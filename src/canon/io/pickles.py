@@ -63,6 +63,7 @@ class _Machine:
     where: str
     stack: list[Any] = field(default_factory=list)
     memo: dict[int, Any] = field(default_factory=dict)
+    references: list[Reference] = field(default_factory=list)
 
     def step(self, name: str, argument: Any) -> None:
         stack = self.stack
@@ -129,7 +130,8 @@ class _Machine:
                 if isinstance(self.top(), Note):
                     self.top().state = state
             case "BINPERSID":
-                stack.append(Reference(self.pop_many(1)[0]))
+                self.references.append(Reference(self.pop_many(1)[0]))
+                stack.append(self.references[-1])
             case _:
                 raise damaged(f"the pickle uses the operation {name}, which no checkpoint needs", self.where)
 
@@ -176,11 +178,17 @@ def follow(data: bytes, where: str) -> tuple[Any, int]:
     >>> follow(pickle.dumps({"width": (3, 4)}, protocol=2), "state.pt")[0]
     {'width': (3, 4)}
     """
+    value, size, _ = follow_references(data, where)
+    return value, size
+
+
+def follow_references(data: bytes, where: str) -> tuple[Any, int, list[Reference]]:
+    """The same, with everything that the pickle says lies outside it."""
     machine = _Machine(where)
     try:
         for count, (operation, argument, position) in enumerate(pickletools.genops(io.BytesIO(data))):
             if operation.name == "STOP":
-                return machine.stack.pop(), (position or 0) + 1
+                return machine.stack.pop(), (position or 0) + 1, machine.references
             if count > _MOST_STEPS:
                 raise damaged(f"the pickle takes more than {_MOST_STEPS} steps", where)
             machine.step(operation.name, argument)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
 import canon
-from canon.errors import UnsupportedModelError
+from canon.errors import FileFormatError, UnsupportedModelError
 from canon.graph.tensors import tensor_names
 from canon.io import Limits
 from canon.io.onnx import example_input, load_onnx
@@ -169,8 +169,40 @@ def test_unknown_operators_are_all_named(tmp_path: Path) -> None:
         read(graph(nodes), tmp_path)
 
 
+def branching(condition: list[Any], tensors: dict[str, np.ndarray]) -> Any:
+    """ReLU or the negative, as the value `c` says; both branches call their inner value alike."""
+    results = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    then = helper.make_graph([node("Relu", "h", "inner"), node("Identity", "inner", "z")], "then", [], results)
+    other = helper.make_graph([node("Neg", "h", "inner"), node("Mul", "inner two", "z")], "else", [], results)
+    other.initializer.append(numpy_helper.from_array(np.array(2, np.float32), "two"))
+    nodes = [node("Abs", "x", "h"), *condition]
+    nodes += [helper.make_node("If", ["c"], [name], then_branch=then, else_branch=other) for name in ("a", "b")]
+    return graph([*nodes, node("Add", "a b")], tensors, shape=(2, 4, 8, 8))
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_branches_that_are_decided_are_followed(taken: bool, tmp_path: Path) -> None:
+    known = branching([], {"c": np.array(taken)})
+    torch.testing.assert_close(read(known, tmp_path)(images()), run(known, images())[0])
+    size = np.array([2 if taken else 3, 4, 8, 8], np.int64)
+    sizes = branching(
+        [node("Shape", "h", "s"), node("Equal", "s n", "e"), node("Gather", "e first", "c")],
+        {"n": size, "first": np.array(0, np.int64)},
+    )
+    torch.testing.assert_close(read(sizes, tmp_path)(images()), run(sizes, images())[0])
+
+
 def test_control_flow_is_refused(tmp_path: Path) -> None:
-    branch = helper.make_graph([node("Relu", "x")], "b", [], [helper.make_tensor_value_info("y", 1, None)])
-    nodes = [helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=branch)]
-    with pytest.raises(UnsupportedModelError, match="control flow: If"):
-        read(graph(nodes, {"c": np.array(True)}), tmp_path)
+    decided = [node("ReduceSum", "x", "s", keepdims=0), node("Cast", "s", "c", to=TensorProto.BOOL)]
+    with pytest.raises(UnsupportedModelError, match="control flow: If, decided by values"):
+        read(branching(decided, {}), tmp_path)
+    body = helper.make_graph([node("Relu", "x")], "b", [], [helper.make_tensor_value_info("y", 1, None)])
+    with pytest.raises(UnsupportedModelError, match="control flow: Loop"):
+        read(graph([helper.make_node("Loop", ["", "c"], ["y"], body=body)], {"c": np.array(True)}), tmp_path)
+
+
+def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
+    model = graph([node("Relu", "h"), node("Neg", "x", "h")])
+    assert called(read(model, tmp_path)) == ["neg", "relu"]
+    with pytest.raises(FileFormatError, match="read before anything makes it"):
+        read(graph([node("Add", "x b", "a"), node("Neg", "a", "b"), node("Relu", "b")]), tmp_path)

@@ -14,8 +14,9 @@ import pytest
 import torch
 from onnx import TensorProto
 
+import canon
 from canon.errors import CanonError, FileFormatError, LimitError
-from canon.io import Limits
+from canon.io import Limits, read_model
 from canon.io.onnx import load_onnx
 from canon.io.onnx import wire as wire_format
 from tests.io.onnx.graphs import graph, images, node, numbers, read, run, write
@@ -247,3 +248,51 @@ def test_changed_bytes_never_do_harm(seed: int, tmp_path: Path) -> None:
         with contextlib.suppress(CanonError):
             load_onnx(path, Limits())
         assert time.process_time() - started < 5
+
+
+def dense(count: int) -> Any:
+    """Every layer reads all layers before it."""
+    nodes, names, tensors = [], ["x"], {}
+    for index in range(count):
+        tensors[f"w{index}"] = numbers(4, 4 * len(names), 1, 1)
+        nodes += [
+            node("Concat", " ".join(names), f"c{index}", axis=1),
+            node("Conv", f"c{index} w{index}", f"v{index}"),
+        ]
+        names.append(f"v{index}")
+    return graph([*nodes, node("Relu", names[-1])], tensors)
+
+
+def chain(op: str, count: int, tensors: dict[str, np.ndarray] | None = None, **settings: Any) -> Any:
+    """One operator after the other."""
+    weight = " w" if tensors else ""
+    made = [node(op, f"{f'v{i}' if i else 'x'}{weight}", f"v{i + 1}", **settings) for i in range(count)]
+    return graph([*made, node("Relu", f"v{count}")], tensors)
+
+
+def sums(count: int) -> Any:
+    """Sums of everything before them, which are a square of operations."""
+    names, nodes = ["x"], []
+    for index in range(count):
+        nodes.append(node("Sum", " ".join(names), f"s{index}"))
+        names.append(f"s{index}")
+    return graph([*nodes, node("Relu", names[-1])])
+
+
+LARGE = {
+    "40,000 nodes": lambda: chain("Neg", 40_000),
+    "2,000 convolutions": lambda: chain("Conv", 2000, {"w": numbers(4, 4, 3, 3) / 10}, pads=[1] * 4),
+    "300 dense skips": lambda: dense(300),
+    "sums of sums": lambda: sums(300),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_large_graphs_are_read_or_refused_in_seconds(name: str, tmp_path: Path) -> None:
+    path = write(LARGE[name](), tmp_path)
+    start = time.process_time()
+    with contextlib.suppress(LimitError):
+        found = read_model(path)
+        canon.trace(found.model, found.example)
+    assert time.process_time() - start < 10

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import canon
 from canon._files import OutputError
-from canon.errors import TrainingModeError
+from canon.errors import CanonError, TrainingModeError
 from canon.io import Limits
 from canon.io.onnx import ExportError, load_onnx, save_onnx
 from tests.io.onnx.graphs import run
@@ -98,3 +98,40 @@ def test_a_file_that_computes_something_else_is_not_written(tmp_path: Path, monk
     with pytest.raises(ExportError, match="differs from the module"):
         save_onnx(small(), example(), tmp_path / "model.onnx")
     assert not os.listdir(tmp_path)
+
+
+class Undecided(nn.Module):
+    """A forward pass that values decide."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        return x if x.sum() > 0 else -x
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2"])
+def test_what_cannot_be_exported_is_told_in_plain_words(
+    suffix: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(CanonError, match="data-dependent") as raised:
+        canon.save(Undecided().eval(), tmp_path / f"model{suffix}", example=example())
+    assert "\x1b" not in str(raised.value)
+    assert capfd.readouterr() == ("", "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_takes_one_size_is_written_for_that_size(tmp_path: Path) -> None:
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.GRU(6, 8)
+
+        def forward(self, x: Tensor, state: Tensor) -> Tensor:
+            return self.layer(x.reshape(1, 1, 6), state)[0]
+
+    model, inputs = Fixed().eval(), (torch.randn(1, 1, 6), torch.randn(1, 1, 8))
+    save_onnx(model, inputs, tmp_path / "fixed.onnx")
+    torch.testing.assert_close(load_onnx(tmp_path / "fixed.onnx", Limits())(*inputs), model(*inputs))

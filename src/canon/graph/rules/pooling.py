@@ -7,7 +7,7 @@ from typing import Any
 from canon.graph.rules.registry import Call, rule
 from canon.graph.spec import Reach
 from canon.graph.state import State
-from canon.graph.values import Layout, Value
+from canon.graph.values import Layout, Parts, Value
 
 
 def _spatial_rank(name: str) -> int:
@@ -110,20 +110,32 @@ def interpolate(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -
 def pad(
     state: State, call: Call, x: Value, pad: Any, mode: str = "constant", value: float | None = None
 ) -> Layout | None:
-    """Padding of positions; padding with a number other than zero lets no scale pass."""
+    """Padding of positions, with a number other than zero lets no scale pass; or of channels, with zeros."""
     if x.layout is None:
         return None
     from_last = x.data.ndim - 1 - x.layout.axis
-    if len(pad) > 2 * from_last and any(pad[2 * from_last : 2 * from_last + 2]):
+    before, after = (*pad[2 * from_last : 2 * from_last + 2], 0, 0)[:2]
+    positions = [*pad[: 2 * from_last], *pad[2 * from_last + 2 :]]
+    if (before or after) and (mode != "constant" or value or before < 0 or after < 0):
         state.pin(x.layout.parts, "padding of the channel axis")
         return None
-    if mode != "constant" or not any(pad):
-        return x.layout
-    if value:
-        parts = state.inhomogeneous(x.layout.parts, None, keeps_constants=False)
-    else:
-        parts = state.homogeneous(x.layout.parts, lambda v: v, keeps_constants=False, reach="mean")
-    return Layout(x.layout.axis, parts)
+    parts = x.layout.parts
+    if mode == "constant" and any(positions):
+        if value:
+            parts = state.inhomogeneous(parts, None, keeps_constants=False)
+        else:
+            parts = state.homogeneous(parts, lambda v: v, keeps_constants=False, reach="mean")
+    axis = x.layout.axis
+    return Layout(axis, (*_zeros(state, before, axis), *parts, *_zeros(state, after, axis)))
+
+
+def _zeros(state: State, count: int, axis: int) -> Parts:
+    """Channels that are zeros. Their number is written into the forward pass, so it must stay."""
+    if not count:
+        return ()
+    layout = state.open(int(count), axis)
+    state.pin(layout.parts, "zeros are padded in by number")
+    return layout.parts
 
 
 __all__ = ["adaptive_avg_pool", "avg_pool", "interpolate", "max_pool", "pad", "reduce"]

@@ -18,17 +18,19 @@ import torch
 from torch import Tensor, fx, nn
 from torch.fx.node import map_aggregate
 
-from canon.errors import CanonError, FileFormatError, LimitError, UnsupportedModelError
+from canon.errors import SIZE_HINT, CanonError, FileFormatError, LimitError, UnsupportedModelError, reason_of
 from canon.io.onnx.assembly import Assembly
-from canon.io.onnx.model import Model, Node, Port, StoredTensor
-from canon.io.onnx.operators import TAKE_SIZES, lookup, on_sizes
+from canon.io.onnx.check import MOST_NODES, check_operators, known_operators
+from canon.io.onnx.hints import any_of, hint, known_result, method, settled
+from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor, settled_shapes
+from canon.io.onnx.operators import TAKE_SIZES, lookup, moved, on_sizes
+from canon.io.onnx.order import in_order, reads
+from canon.io.onnx.precision import is_mixed, widened
 from canon.io.onnx.tensors import TensorReader, dtype_of
-from canon.io.onnx.values import Activation, Constant, Size, Sizes, Value
+from canon.io.onnx.values import Activation, Blocks, Constant, Quantized, Size, Sizes, Value
 
 OPEN_SIZES: Final = ((2, 224), (3, 256))
 """Two choices for sizes that the file leaves open: of the first axis, and of others."""
-
-MOST_NODES: Final = 50_000
 
 MOST_ELEMENTS: Final = 1 << 31
 """Elements of one activation at those sizes."""
@@ -57,27 +59,9 @@ def build(model: Model, reader: TensorReader) -> fx.GraphModule:
     """
     check_operators(model)
     builder = Builder(model, reader)
-    for node in model.nodes:
+    for node in in_order(model.nodes):
         builder.step(node)
     return builder.finish()
-
-
-def check_operators(model: Model) -> None:
-    """Refuse what cannot be built, naming everything at once."""
-    if len(model.nodes) > MOST_NODES:
-        raise LimitError(f"the graph has {len(model.nodes)} nodes, and at most {MOST_NODES} are allowed")
-    control = sorted({node.op[:40] for node in model.nodes if node.has_graph})
-    if control:
-        raise UnsupportedModelError(
-            f"the model has control flow: {', '.join(control[:20])}",
-            hint="Canon follows a fixed sequence of operations. Export the model without branches and loops",
-        )
-    unknown = sorted({f"{n.domain}.{n.op}".lstrip(".")[:60] for n in model.nodes if lookup(n.op, n.domain) is None})
-    if unknown:
-        raise UnsupportedModelError(
-            f"the model uses {len(unknown)} operators that Canon does not read: {', '.join(unknown[:40])}",
-            hint="docs/onnx.md lists those that it reads",
-        )
 
 
 class Builder:
@@ -88,29 +72,70 @@ class Builder:
         self.assembly = Assembly()
         self.values: dict[str, Value] = {}
         self.stored: dict[str, StoredTensor] = {}
-        self.uses = Counter(name for node in model.nodes for name in node.inputs)
+        self.uses = Counter(name for node in model.nodes for name in reads(node))
         self.uses.update(port.name for port in model.outputs)
         self.folded = 0
+        self.mixed = is_mixed(model)
+        self.notes: dict[str, None] = {}
+        self.precision: str | None = None
+        self.blocks: Blocks | None = None
+        self._new: list[str] = []
         self._transposed: dict[int, Constant] = {}
         self._made: dict[fx.Node, Activation] = {}
-        for stored in model.tensors:
+        self._store(model.tensors)
+        self.inputs = tuple(port for port in model.inputs if port.name not in self.stored)
+        shapes = [port.shape or () for port in self.inputs]
+        self.open = any(not isinstance(size, int) or size <= 0 for shape in shapes for size in shape[1:])
+        settled = [settled_shapes(shapes, *sizes) for sizes in OPEN_SIZES]
+        for port, *choices in zip(self.inputs, *settled, strict=True):
+            self._input(port, choices)
+
+    def _store(self, tensors: tuple[StoredTensor, ...]) -> None:
+        for stored in tensors:
             if stored.name in self.stored:
                 raise FileFormatError("two tensors have one name", where=stored.name[:80])
             self.stored[stored.name] = stored
-        self.inputs = tuple(port for port in model.inputs if port.name not in self.stored)
-        for port in self.inputs:
-            self._input(port)
 
-    def _input(self, port: Port) -> None:
+    def inside(self, branch: Branch) -> list[Value]:
+        """The results of a branch. Its names mean nothing outside of it."""
+        known_operators(branch.nodes)
+        first = len(self._new)
+        self._store(branch.tensors)
+        for node in in_order(branch.nodes):
+            self.step(node)
+        results = [self.value(name) for name in branch.outputs]
+        for name in [*self._new[first:], *(stored.name for stored in branch.tensors)]:
+            self.values.pop(name, None)
+            self.stored.pop(name, None)
+        del self._new[first:]
+        return results
+
+    def note(self, text: str) -> None:
+        """Remember what a user should know about how the file was read."""
+        self.notes[text] = None
+
+    def wide(self, dtype: torch.dtype) -> torch.dtype:
+        """The type that numbers of this type are read in."""
+        return widened(dtype) if self.mixed else dtype
+
+    def read(self, stored: StoredTensor) -> Tensor:
+        """A tensor of the file."""
+        tensor = self.reader.read(stored)
+        dtype = self.wide(tensor.dtype)
+        if dtype != tensor.dtype:
+            self.precision = self.precision or str(tensor.dtype).removeprefix("torch.")
+            self.note(f"the file holds {str(tensor.dtype).removeprefix('torch.')} and float32; all is read as float32")
+        return tensor.to(dtype)
+
+    def _input(self, port: Port, shapes: list[list[int]]) -> None:
         where = f"input '{port.name[:80]}'"
         if port.shape is None:
             raise UnsupportedModelError("the shape of the input is not given", where=where)
         if port.name in self.values:
             raise FileFormatError("two inputs have one name", where=where)
-        dtype = dtype_of(port.dtype, where)
+        dtype = self.wide(dtype_of(port.dtype, where))
         hints = []
-        for first, others in OPEN_SIZES:
-            shape = [s if isinstance(s, int) and s > 0 else others if i else first for i, s in enumerate(port.shape)]
+        for shape in shapes:
             self.reader.limits.check_shape(shape, dtype.itemsize, where)
             hints.append(torch.empty(shape, dtype=dtype, device="meta"))
         self.values[port.name] = self._result(self.assembly.placeholder(port.name), hints)
@@ -124,8 +149,10 @@ class Builder:
                 error.where = node.where
             raise
         except FAILURES as error:
-            reason = str(error).strip().splitlines() or [type(error).__name__]
-            raise FileFormatError(f"the node does not fit its operands: {reason[0][:300]}", where=node.where) from error
+            hint = SIZE_HINT if self.open else None
+            raise FileFormatError(
+                f"the node does not fit its operands: {reason_of(error)}", where=node.where, hint=hint
+            ) from error
         for index, name in enumerate(node.outputs):
             if not name:
                 continue
@@ -133,6 +160,7 @@ class Builder:
                 raise FileFormatError(f"two nodes make the value '{name[:80]}'", where=node.where)
             if index < len(results):
                 self.values[name] = results[index]
+                self._new.append(name)
             elif self.uses[name]:
                 raise UnsupportedModelError(f"its output '{name[:80]}' is not supported", where=node.where)
 
@@ -142,17 +170,18 @@ class Builder:
         if any(isinstance(value, Sizes) for value in operands):
             result = on_sizes(self, node, operands)
             if result is None and node.op not in TAKE_SIZES:
-                operands = [_settled(value) if isinstance(value, Sizes) else value for value in operands]
+                operands = [settled(value) if isinstance(value, Sizes) else value for value in operands]
         if result is None:
             apply = lookup(node.op, node.domain)
             assert apply is not None, "checked before"
-            result = apply(self, node, *operands)
+            quantized = any(isinstance(value, Quantized) for value in operands)
+            result = moved(self, node, operands, apply) if quantized else apply(self, node, *operands)
         return result if isinstance(result, list) else [result]
 
     def value(self, name: str) -> Value:
         """What a name stands for."""
         if name not in self.values and name in self.stored:
-            self.values[name] = Constant(self.reader.read(self.stored[name]), name)
+            self.values[name] = Constant(self.read(self.stored[name]), name)
         if name not in self.values:
             raise FileFormatError(f"the value '{name[:80]}' is read before anything makes it")
         return self.values[name]
@@ -172,14 +201,17 @@ class Builder:
         Gives an activation, or a constant where nothing depends on inputs, or a list of them.
         """
         operands = (args, kwargs)
-        function = partial(_method, target) if isinstance(target, str) else target
-        if fold and not _any(operands, (Activation, Size)):
+        function = partial(method, target) if isinstance(target, str) else target
+        if fold and not any_of(operands, (Activation, Size)):
             return self._fold(function, operands)
         hints = []
         for index in range(2):
-            given, named = map_aggregate(operands, partial(_hint, index=index))
-            with torch.device("meta"):
-                hints.append(function(*given, **named))
+            given, named = map_aggregate(operands, partial(hint, index=index))
+            same = known_result(function, given, named)
+            if same is None:
+                with torch.device("meta"):
+                    same = function(*given, **named)
+            hints.append(same)
         given, named = map_aggregate(operands, self._argument)
         create = self.assembly.graph.call_method if isinstance(target, str) else self.assembly.graph.call_function
         return self._result(create(target, given, named), hints)  # type: ignore[arg-type]
@@ -202,16 +234,18 @@ class Builder:
     ) -> Any:
         """Call a layer with any operands; gives a value or a list of them."""
         path, module = self.assembly.layer(node, make, tensors, settings)
-        hints = [module(*map_aggregate(args, partial(_hint, index=index))) for index in range(2)]
+        hints = [module(*map_aggregate(args, partial(hint, index=index))) for index in range(2)]
         given = map_aggregate(args, self._argument)
         return self._result(self.assembly.graph.call_module(path, given), hints)
 
     def activation(self, value: Value) -> Activation:
         """A value as an operand of a node."""
         if isinstance(value, Sizes):
-            value = _settled(value)
+            value = settled(value)
         if isinstance(value, Activation):
             return value
+        if not isinstance(value, Constant):
+            raise UnsupportedModelError("whole numbers of a quantized model are computed with as such")
         meta = torch.empty_like(value.tensor, device="meta")
         return Activation(self.assembly.attribute(value), (meta, meta))
 
@@ -236,7 +270,7 @@ class Builder:
             )
 
     def _fold(self, function: Callable[..., Any], operands: Any) -> Any:
-        given, named = map_aggregate(operands, partial(_hint, index=0))
+        given, named = map_aggregate(operands, partial(hint, index=0))
         with torch.device("meta"):
             out = function(*given, **named)
         self.spend(sum(piece.numel() for piece in ([out] if isinstance(out, Tensor) else out)))
@@ -252,14 +286,16 @@ class Builder:
 
     def _result(self, node: fx.Node, hints: list[Any]) -> Any:
         if isinstance(hints[0], Tensor):
-            for hint in hints:
-                if hint.numel() > MOST_ELEMENTS or hint.ndim > MOST_AXES:
-                    raise LimitError(f"an activation of shape {tuple(hint.shape)[:MOST_AXES]} is too large")
+            for shape in hints:
+                if shape.numel() > MOST_ELEMENTS or shape.ndim > MOST_AXES:
+                    raise LimitError(f"an activation of shape {tuple(shape.shape)[:MOST_AXES]} is too large")
+            if len(self._made) >= MOST_NODES:
+                raise LimitError(f"the graph becomes more than {MOST_NODES} operations")
             self._made[node] = Activation(node, (hints[0], hints[1]))
             return self._made[node]
         graph = self.assembly.graph
         return [
-            self._result(graph.call_function(operator.getitem, (node, index)), [hint[index] for hint in hints])
+            self._result(graph.call_function(operator.getitem, (node, index)), [item[index] for item in hints])
             for index in range(len(hints[0]))
         ]
 
@@ -269,30 +305,6 @@ class Builder:
         if not any(isinstance(value, Activation) for value in found):
             raise UnsupportedModelError("no output of the model depends on its inputs")
         result = self.assembly.finish([self.activation(value).node for value in found])
-        result.meta["inputs"] = tuple((p.name, dtype_of(p.dtype, p.name), p.shape) for p in self.inputs)
+        result.meta["inputs"] = tuple((p.name, self.wide(dtype_of(p.dtype, p.name)), p.shape) for p in self.inputs)
+        result.meta["notes"], result.meta["precision"] = tuple(self.notes), self.precision
         return result
-
-
-def _settled(value: Sizes) -> Constant:
-    constant = value.constant()
-    if constant is None:
-        raise UnsupportedModelError(
-            "a size that the input decides is used as a number", hint="Export the model with fixed sizes"
-        )
-    return constant
-
-
-def _hint(value: Any, index: int) -> Any:
-    if isinstance(value, (Activation, Size)):
-        return value.hints[index]
-    return torch.empty_like(value.tensor, device="meta") if isinstance(value, Constant) else value
-
-
-def _any(operands: Any, kinds: tuple[type, ...]) -> bool:
-    found: list[bool] = []
-    map_aggregate(operands, lambda v: found.append(isinstance(v, kinds)))
-    return any(found)
-
-
-def _method(name: str, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return getattr(x, name)(*args, **kwargs)

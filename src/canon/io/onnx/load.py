@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from canon.errors import CanonError, FileFormatError
+from canon.errors import CanonError, FileFormatError, reason_of
 from canon.io.limits import Limits
 from canon.io.onnx.build import FAILURES, build
-from canon.io.onnx.model import Model
+from canon.io.onnx.model import Model, settled_shapes
 from canon.io.onnx.parse import parse
 from canon.io.onnx.tensors import TensorReader
 
@@ -45,8 +45,7 @@ def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) 
             error.where = str(path)
         raise
     except (*FAILURES, MemoryError, OSError, RecursionError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise FileFormatError(f"the file cannot be read as ONNX: {reason[0][:300]}", where=str(path)) from error
+        raise FileFormatError(f"the file cannot be read as ONNX: {reason_of(error)}", where=str(path)) from error
 
 
 def sized(model: Model, size: Sequence[int] | None) -> Model:
@@ -79,8 +78,8 @@ def example_input(model: nn.Module, *, batch: int = 2, side: int = 32, seed: int
         raise FileFormatError("the model was not read from an ONNX file")
     generator = torch.Generator().manual_seed(seed)
     found = []
-    for _, dtype, shape in model.meta["inputs"]:
-        sizes = [s if isinstance(s, int) and s > 0 else side if i else batch for i, s in enumerate(shape)]
+    inputs = model.meta["inputs"]
+    for (_, dtype, _), sizes in zip(inputs, settled_shapes([i[-1] for i in inputs], batch, side), strict=True):
         drawn = torch.randn(sizes, generator=generator)
         found.append(drawn.to(dtype) if dtype.is_floating_point else torch.ones(sizes, dtype=dtype))
     return tuple(found)

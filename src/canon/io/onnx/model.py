@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -47,6 +47,9 @@ class Node:
     has_graph: bool = False
     """Whether an attribute is itself a graph: control flow."""
 
+    branches: Mapping[str, Branch] = field(default_factory=dict)
+    """The two graphs of an `If`."""
+
     @property
     def where(self) -> str:
         """What an error calls this node."""
@@ -78,6 +81,15 @@ class Node:
         raise FileFormatError(f"the attribute '{name}' is of the wrong type", where=self.where)
 
 
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A graph inside a node. It sees the values around it."""
+
+    nodes: tuple[Node, ...]
+    tensors: tuple[StoredTensor, ...]
+    outputs: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Port:
     """An input or output of the model."""
@@ -98,3 +110,24 @@ class Model:
     outputs: tuple[Port, ...]
     opset: int
     producer: str
+
+
+Shape = tuple[int | str | None, ...]
+
+
+def settled_shapes(shapes: Sequence[Shape], batch: int, side: int) -> list[list[int]]:
+    """Shapes with numbers where sizes are open: a size has one number wherever its name stands.
+
+    A name that stands first in any shape counts samples, and so does a first axis without a name.
+
+    >>> settled_shapes([("batch", 3, "h", "w"), (2, "batch", 64)], 4, 32)
+    [[4, 3, 32, 32], [2, 4, 64]]
+    """
+    counted = {shape[0] for shape in shapes if shape and isinstance(shape[0], str) and shape[0]}
+
+    def number(size: int | str | None, axis: int) -> int:
+        if isinstance(size, int) and size > 0:
+            return size
+        return batch if axis == 0 or size in counted else side
+
+    return [[number(size, axis) for axis, size in enumerate(shape)] for shape in shapes]

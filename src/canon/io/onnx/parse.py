@@ -15,7 +15,7 @@ import numpy as np
 
 from canon.errors import FileFormatError
 from canon.io.limits import Limits
-from canon.io.onnx.model import Model, Node, Port, StoredTensor
+from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor
 from canon.io.onnx.wire import BYTES, VARINT, Meter, fields, packed_integers, real, signed
 
 OLDEST: Final = 7
@@ -25,6 +25,10 @@ NEWEST: Final = 28
 """The newest version whose operators were looked at."""
 
 _GRAPH_ATTRIBUTES: Final = frozenset({5, 10})
+_DEEPEST: Final = 8
+"""Branches within branches."""
+
+_GRAPH_FIELDS: Final = {1: "nodes", 5: "tensors", 11: "inputs", 12: "outputs", 15: "sparse"}
 
 
 def parse(path: Path, limits: Limits) -> Model:
@@ -46,6 +50,7 @@ class _Parser:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.meter = Meter()
+        self.depth = 0
 
     def message(self, view: memoryview, once: Mapping[int, str], many: Mapping[int, str]) -> dict[str, Any]:
         """The fields of a message by name, unread: single ones as they are, others as lists."""
@@ -81,19 +86,33 @@ class _Parser:
             raise FileFormatError(
                 "the model defines operators of its own", hint="Inline them with onnx.inliner.inline_local_functions"
             )
-        graph = self.message(_bytes(*found["graph"]), {}, {1: "nodes", 5: "tensors", 11: "inputs", 12: "outputs",
-                                                           15: "sparse"})  # fmt: skip
-        if graph["sparse"]:
-            raise FileFormatError("the model holds sparse tensors", hint="Store them as ordinary ones")
-        self.limits.check_count(len(graph["tensors"]), "the graph")
+        graph, nodes, tensors = self.graph(_bytes(*found["graph"]))
         return Model(
-            nodes=tuple(self.node(_bytes(*entry)) for entry in graph["nodes"]),
-            tensors=tuple(self.tensor(_bytes(*entry)) for entry in graph["tensors"]),
+            nodes=nodes,
+            tensors=tensors,
             inputs=tuple(self.port(_bytes(*entry)) for entry in graph["inputs"]),
             outputs=tuple(self.port(_bytes(*entry)) for entry in graph["outputs"]),
             opset=opset,
             producer=_text(*found["producer"]) if "producer" in found else "",
         )
+
+    def graph(self, view: memoryview) -> tuple[dict[str, Any], tuple[Node, ...], tuple[StoredTensor, ...]]:
+        """A GraphProto: its fields, nodes and tensors."""
+        graph = self.message(view, {}, _GRAPH_FIELDS)
+        if graph["sparse"]:
+            raise FileFormatError("the model holds sparse tensors", hint="Store them as ordinary ones")
+        self.limits.check_count(len(graph["tensors"]), "the graph")
+        nodes = tuple(self.node(_bytes(*entry)) for entry in graph["nodes"])
+        return graph, nodes, tuple(self.tensor(_bytes(*entry)) for entry in graph["tensors"])
+
+    def branch(self, view: memoryview) -> Branch:
+        """A GraphProto inside a node."""
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise FileFormatError(f"branches are nested more than {_DEEPEST} deep")
+        graph, nodes, tensors = self.graph(view)
+        self.depth -= 1
+        return Branch(nodes, tensors, tuple(self.port(_bytes(*entry)).name for entry in graph["outputs"]))
 
     def opset(self, view: memoryview) -> tuple[str, int]:
         """An OperatorSetIdProto."""
@@ -104,34 +123,39 @@ class _Parser:
     def node(self, view: memoryview) -> Node:
         """A NodeProto."""
         found = self.message(view, {3: "name", 4: "op", 7: "domain"}, {1: "inputs", 2: "outputs", 5: "attributes"})
+        op = _text(*found["op"]) if "op" in found else ""
         attributes: dict[str, Any] = {}
+        branches: dict[str, Branch] = {}
         has_graph = False
         for entry in found["attributes"]:
             name, value, graph = self.attribute(_bytes(*entry))
             if name in attributes:
                 raise FileFormatError(f"the attribute '{name[:80]}' stands twice")
-            attributes[name] = value
+            attributes[name] = None if graph else value
             has_graph |= graph
+            if graph and op == "If" and value is not None:
+                branches[name] = self.branch(value)
         domain = _text(*found["domain"]) if "domain" in found else ""
         return Node(
-            op=_text(*found["op"]) if "op" in found else "",
+            op=op,
             domain="" if domain == "ai.onnx" else domain,
             name=_text(*found["name"]) if "name" in found else "",
             inputs=tuple(_text(*entry) for entry in found["inputs"]),
             outputs=tuple(_text(*entry) for entry in found["outputs"]),
             attributes=attributes,
             has_graph=has_graph,
+            branches=branches,
         )
 
     def attribute(self, view: memoryview) -> tuple[str, Any, bool]:
-        """An AttributeProto: its name, its value, and whether it is a graph."""
+        """An AttributeProto: its name, its value, and whether it is a graph, which then is left unread."""
         once = {1: "name", 2: "real", 3: "integer", 4: "text", 5: "tensor", 6: "graph", 20: "kind"}
         found = self.message(view, once, {7: "reals", 8: "integers", 9: "texts", 11: "graphs"})
         name = _text(*found["name"]) if "name" in found else ""
         kind = _integer(*found["kind"]) if "kind" in found else 0
         value: Any = None
         if "graph" in found or found["graphs"] or kind in _GRAPH_ATTRIBUTES:
-            return name, None, True
+            return name, _bytes(*found["graph"]) if "graph" in found else None, True
         if "tensor" in found:
             value = self.tensor(_bytes(*found["tensor"]))
         elif "text" in found or kind == 3:

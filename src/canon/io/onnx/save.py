@@ -7,11 +7,6 @@ module. The same model gives the same bytes.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from canon._files import atomic_path
+from canon._quiet import quiet
 from canon._version import __version__
-from canon.errors import CanonError, MissingExtraError, UnsupportedModelError
+from canon.errors import CanonError, MissingExtraError, UnsupportedModelError, reason_of
 from canon.graph.tracer import check_example, check_model
 from canon.rewrite import fold_norms as fold
 
@@ -44,7 +40,7 @@ def save_onnx(
     fold_norms: bool = False,
     force: bool = False,
 ) -> None:
-    """Write a model as ONNX, whole or not at all. The size of the batch stays open.
+    """Write a model as ONNX, whole or not at all. The size of the batch stays open where the model allows it.
 
     Where onnxruntime is installed, the file is run on the example before it gets its name.
 
@@ -63,7 +59,7 @@ def save_onnx(
     check_example(model, inputs)
     with atomic_path(path, force=force) as target:
         given = fold(model, inputs).model if fold_norms else model
-        proto = _export(given, inputs)
+        proto = _exported(given, inputs)
         _tidy(proto, {name for name, _ in [*given.named_parameters(), *given.named_buffers()]})
         _forget_unused(proto.graph)
         if proto.ByteSize() > LARGEST:
@@ -72,28 +68,39 @@ def save_onnx(
         _check(model, inputs, target)
 
 
-def _export(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
+    """The model with an open batch, or with the sizes of the example where it takes no others."""
+    try:
+        return _export(model, inputs, open_batch=True)
+    except ExportError:
+        try:
+            return _export(model, inputs, open_batch=False)
+        except ExportError:
+            pass
+        raise  # the first reason: that the batch is fixed is none
+
+
+def _export(model: nn.Module, inputs: tuple[Any, ...], *, open_batch: bool) -> Any:
     """The model as torch's exporter writes it."""
     try:
         import onnxscript.optimizer
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "onnx", "onnx") from error
-    # An axis of size one would be taken to be of that size for ever.
-    given = tuple(_repeated(x) if isinstance(x, Tensor) else x for x in inputs)
-    open_batch = tuple({0: torch.export.Dim.AUTO} if isinstance(x, Tensor) and x.ndim else None for x in given)
+    given, axes = inputs, None
+    if open_batch:
+        # An axis of size one would be taken to be of that size for ever.
+        given = tuple(_repeated(x) if isinstance(x, Tensor) else x for x in inputs)
+        axes = tuple({0: torch.export.Dim.AUTO} if isinstance(x, Tensor) and x.ndim else None for x in given)
     try:
-        with _quiet(), torch.no_grad():
-            program = torch.onnx.export(
-                model, given, dynamo=True, optimize=False, verbose=False, dynamic_shapes=open_batch
-            )
+        with quiet(), torch.no_grad():
+            program = torch.onnx.export(model, given, dynamo=True, optimize=False, verbose=False, dynamic_shapes=axes)
             assert program is not None, "without a file name a program is returned"
             onnxscript.optimizer.fold_constants(program.model)
             onnxscript.optimizer.remove_unused_nodes(program.model)
             return program.model_proto
     except Exception as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ExportError(
-            f"torch cannot export the model: {reason[0][:300]}",
+            f"torch cannot export the model: {reason_of(error)}",
             where=type(model).__name__,
             hint="Is every operation of its forward pass one of torch?",
         ) from error
@@ -101,22 +108,6 @@ def _export(model: nn.Module, inputs: tuple[Any, ...]) -> Any:
 
 def _repeated(x: Tensor) -> Tensor:
     return x.repeat(2, *[1] * (x.ndim - 1)) if x.ndim and x.shape[0] == 1 else x
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """A failure is reported once, by us; the exporter would print and log as well."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir", "torch._subclasses")]
-    levels = [logger.level for logger in loggers]
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        for logger in loggers:
-            logger.setLevel(logging.CRITICAL)
-        try:
-            yield
-        finally:
-            for logger, level in zip(loggers, levels, strict=True):
-                logger.setLevel(level)
 
 
 def _tidy(proto: Any, names: set[str]) -> None:
@@ -158,7 +149,7 @@ def _check(model: nn.Module, inputs: tuple[Any, ...], path: Path) -> None:
         feeds = [x.detach().cpu().numpy() for x in inputs if isinstance(x, Tensor)]
         got = session.run(None, {port.name: x for port, x in zip(session.get_inputs(), feeds, strict=True)})
     except Exception as error:
-        raise ExportError(f"onnxruntime cannot run the exported model: {str(error)[:300]}", where=str(path)) from error
+        raise ExportError(f"onnxruntime cannot run the exported model: {reason_of(error)}", where=str(path)) from error
     with torch.no_grad():
         result = model(*inputs)
     expected = [result] if isinstance(result, Tensor) else list(result.values() if isinstance(result, dict) else result)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
+
+from canon.errors import UnsupportedModelError
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,4 +83,54 @@ class Sizes:
         return Constant(torch.tensor(numbers[0] if self.scalar else numbers, dtype=torch.int64))
 
 
-Value = Constant | Activation | Sizes
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The scale or zero point that a file measures from an activation while it runs."""
+
+    source: Activation
+    factor: Tensor | None = None
+    """What a scale was multiplied with since."""
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """An activation that the file holds as whole numbers. Here it stays the real numbers that these stand for."""
+
+    real: Activation
+    scale: Constant | Measured
+    zero: Constant | Measured | None
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A linear map of whole numbers by whole numbers: a layer, once it is known what they count in."""
+
+    whole: Quantized
+    make: Callable[[Tensor], Activation]
+    """The layer's result, given the scale of the weights."""
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """How a file stores channels in blocks."""
+
+    size: int
+    """Channels that stand together."""
+
+    channels: Mapping[str, int]
+    """How many channels of a value are read where it leaves the blocks."""
+
+
+def scaled(x: Value, y: Value) -> Measured | Activation:
+    """A product with a scale that is measured, or of a map that waits for its scale."""
+    for first, second in ((x, y), (y, x)):
+        if isinstance(first, Measured) and isinstance(second, Constant):
+            return Measured(first.source, second.tensor if first.factor is None else first.factor * second.tensor)
+        if isinstance(first, Product) and isinstance(second, Measured) and first.whole.real is second.source:
+            return first.make(torch.ones(()) if second.factor is None else second.factor)
+        if isinstance(first, Product) and isinstance(second, Constant) and isinstance(first.whole.scale, Constant):
+            return first.make(second.tensor / first.whole.scale.tensor)
+    raise UnsupportedModelError("whole numbers are multiplied with what is not their scale")
+
+
+Value = Constant | Activation | Sizes | Quantized | Measured | Product

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree
 
-from canon.errors import CanonError, FileFormatError
+from canon.errors import CanonError, FileFormatError, reason_of
 from canon.graph.tensors import meta_clone
 from canon.io.limits import Limits
 
@@ -29,8 +29,7 @@ def check_sizes(module: fx.GraphModule, where: str, limits: Limits) -> None:
     except CanonError:
         raise
     except Exception as error:  # whatever torch says about operands that do not fit
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise FileFormatError(f"the program does not run on its own input: {reason[0][:300]}", where=where) from error
+        raise FileFormatError(f"the program does not run on its own input: {reason_of(error)}", where=where) from error
 
 
 class _Sizes(fx.Interpreter):

@@ -9,7 +9,7 @@ from typing import Any, Final
 from torch import Tensor, fx, nn
 
 from canon._safetensors import damaged, parse_json, reported
-from canon.errors import CanonError, FileFormatError
+from canon.errors import CanonError, FileFormatError, reason_of
 from canon.io.archive import Archive
 from canon.io.limits import Limits
 from canon.io.program.build import build_program
@@ -73,7 +73,7 @@ def load_program(file: BufferedReader, where: str, limits: Limits) -> fx.GraphMo
         except CanonError:
             raise
         except RuntimeError as error:  # torch's own checks of sizes
-            raise damaged(str(error).splitlines()[0], where) from error
+            raise damaged(reason_of(error), where) from error
     check_sizes(module, where, limits)
     return module
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from canon.errors import TraceError
+from canon._quiet import quiet
+from canon.errors import TraceError, reason_of
 
 
 def save_program(model: nn.Module, example: tuple[Any, ...], path: Path) -> None:
@@ -22,29 +19,15 @@ def save_program(model: nn.Module, example: tuple[Any, ...], path: Path) -> None
     """
     open_axes = tuple({0: torch.export.Dim.AUTO} if isinstance(x, Tensor) and x.ndim else None for x in example)
     try:
-        with torch.no_grad(), _quiet():
+        with torch.no_grad(), quiet():
             program = torch.export.export(model, example, dynamic_shapes=open_axes, strict=False)
             for module in program.graph_module.modules():
                 for node in getattr(module, "graph", torch.fx.Graph()).nodes:
                     node.meta.pop("stack_trace", None)
             torch.export.save(program, path)
     except Exception as error:  # torch.export raises what its many parts raise
-        message = str(error).strip().splitlines()
         raise TraceError(
-            f"the model cannot be exported: {type(error).__name__}: {message[0] if message else ''}",
+            f"the model cannot be exported: {type(error).__name__}: {reason_of(error)}",
             where=str(path),
             hint="Write its weights instead, as safetensors",
         ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What torch warns and logs about its own ways is not for our users."""
-    level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(level)

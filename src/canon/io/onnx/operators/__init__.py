@@ -5,9 +5,13 @@ from __future__ import annotations
 from canon.io.onnx.operators import (
     activations,
     arithmetic,
+    blocked,
+    branches,
+    fused,
     indexing,
     layers,
     pooling,
+    quantized_layers,
     recurrent,
     reducing,
     resizing,
@@ -15,9 +19,13 @@ from canon.io.onnx.operators import (
     sizes,
     sources,
 )
+from canon.io.onnx.operators.quantized import moved
 from canon.io.onnx.operators.registry import lookup, operator_names
 from canon.io.onnx.operators.sizes import TAKE_SIZES, on_sizes
 
-_GROUPS = (activations, arithmetic, indexing, layers, pooling, recurrent, reducing, resizing, shaping, sizes, sources)
+_GROUPS = (
+    activations, arithmetic, blocked, branches, fused, indexing, layers, pooling, quantized_layers, recurrent,
+    reducing, resizing, shaping, sizes, sources,
+)  # fmt: skip
 
-__all__ = ["TAKE_SIZES", "lookup", "on_sizes", "operator_names"]
+__all__ = ["TAKE_SIZES", "lookup", "moved", "on_sizes", "operator_names"]

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch.nn import functional
 
-from canon.errors import UnsupportedModelError
+from canon.errors import SIZE_HINT, UnsupportedModelError
 from canon.io.onnx.model import Node
 from canon.io.onnx.operators.registry import Result, operator
 from canon.io.onnx.tensors import dtype_of
-from canon.io.onnx.values import Constant, Value
+from canon.io.onnx.values import Constant, Product, Value
 
 if TYPE_CHECKING:
     from canon.io.onnx.build import Builder
@@ -141,7 +141,7 @@ def softmax(b: Builder, node: Node, x: Value) -> Result:
     if all(x.size(later) == 1 for later in range(axis + 1, x.rank)):
         return b.call(function, x, axis)
     if any(x.size(later) is None for later in range(axis + 1, x.rank)):
-        raise UnsupportedModelError("softmax over axes of open size")
+        raise UnsupportedModelError("softmax over axes of open size", hint=SIZE_HINT)
     flat = b.call(function, b.call(torch.flatten, x, axis), axis)
     return b.call(torch.unflatten, flat, axis, [int(s) for s in x.hints[0].shape[axis:]])
 
@@ -149,9 +149,11 @@ def softmax(b: Builder, node: Node, x: Value) -> Result:
 @operator("Cast", "CastLike")
 def cast(b: Builder, node: Node, x: Value, like: Value | None = None) -> Result:
     """Another element type."""
+    if isinstance(x, Product):
+        return x  # whole numbers that wait for their scale
     if like is not None:
         dtype = b.activation(like).dtype if not isinstance(like, Constant) else like.tensor.dtype
     else:
-        dtype = dtype_of(node.integer("to", 1), node.where)
+        dtype = b.wide(dtype_of(node.integer("to", 1), node.where))
     found = x.tensor.dtype if isinstance(x, Constant) else b.activation(x).dtype
     return x if found == dtype else b.call("to", x, dtype)

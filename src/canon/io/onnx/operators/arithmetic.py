@@ -13,7 +13,7 @@ from torch.nn import functional
 from canon.io.onnx.model import Node
 from canon.io.onnx.operators.idioms import gated, gelu, hard_swish
 from canon.io.onnx.operators.registry import Result, operator
-from canon.io.onnx.values import Activation, Constant, Value
+from canon.io.onnx.values import Activation, Constant, Measured, Product, Value, scaled
 
 if TYPE_CHECKING:
     from canon.io.onnx.build import Builder
@@ -40,11 +40,18 @@ def add(b: Builder, node: Node, x: Value, y: Value) -> Result:
     """A sum; a constant added behind a layer without a bias is its bias."""
     for value, constant in ((x, y), (y, x)):
         if isinstance(value, Activation) and isinstance(constant, Constant) and b.single(value, node):
-            layer = b.assembly.called(value.node)
-            bias = None if layer is None else _bias_for(value, constant, isinstance(layer, nn.Linear))
-            if bias is not None and b.assembly.add_bias(value.node, bias):
-                return value
+            return with_bias(b, value, constant)
     return b.call(torch.add, number(x, y), number(y, x))
+
+
+def with_bias(b: Builder, x: Activation, bias: Value) -> Result:
+    """A sum of an activation that nothing else reads and a constant: the layer's bias, if it is one."""
+    if isinstance(bias, Constant):
+        layer = b.assembly.called(x.node)
+        offset = None if layer is None else _bias_for(x, bias, isinstance(layer, nn.Linear))
+        if offset is not None and b.assembly.add_bias(x.node, offset):
+            return x
+    return b.call(torch.add, x, number(bias, x))
 
 
 def _bias_for(x: Activation, constant: Constant, linear: bool) -> torch.Tensor | None:
@@ -65,7 +72,9 @@ def sub(b: Builder, node: Node, x: Value, y: Value) -> Result:
 
 @operator("Mul")
 def mul(b: Builder, node: Node, x: Value, y: Value) -> Result:
-    """A product, or what exporters write as one: SiLU, Hardswish, Mish, GELU."""
+    """A product, or what exporters write as one: SiLU, Hardswish, Mish, GELU, a product of whole numbers."""
+    if isinstance(x, (Measured, Product)) or isinstance(y, (Measured, Product)):
+        return scaled(x, y)
     for value, gate in ((x, y), (y, x)):
         if isinstance(value, Activation) and isinstance(gate, Activation):
             function = gated(value.node, gate.node)

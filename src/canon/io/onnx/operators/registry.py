@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+MICROSOFT: Final = "com.microsoft"
+"""Domain of the operators that onnxruntime writes when it optimises or quantizes a model."""
+
+NCHWC: Final = "com.microsoft.nchwc"
+"""Domain of its operators on channels in blocks."""
 
 Result = Any
 """A value, or a list of them where an operator has several outputs."""

@@ -116,7 +116,17 @@ def transpose(b: Builder, node: Node, x: Value) -> Result:
     """Axes in another order; reversed where nothing is said."""
     rank = x.tensor.ndim if isinstance(x, Constant) else b.activation(x).rank
     order = node.integers("perm") or list(reversed(range(rank)))
-    return x if order == list(range(rank)) else b.call(torch.permute, x, order)
+    return permuted(b, x, [axis % rank for axis in order])
+
+
+def permuted(b: Builder, x: Value, order: list[int]) -> Result:
+    """Axes in another order; two such steps, one right behind the other, are one."""
+    if isinstance(x, Activation) and x.node.target is torch.permute:
+        source, inner = x.node.args
+        known = b.known(source)  # type: ignore[arg-type]
+        if known is not None:
+            x, order = known, [int(inner[axis]) for axis in order]  # type: ignore[index,arg-type]
+    return x if order == list(range(len(order))) else b.call(torch.permute, x, order)
 
 
 @operator("Squeeze")

@@ -21,7 +21,7 @@ def constant(b: Builder, node: Node) -> Result:
     """A tensor that stands in the node itself."""
     value = node.attributes.get("value")
     if isinstance(value, StoredTensor):
-        return Constant(b.reader.read(value))
+        return Constant(b.read(value))
     for name, dtype in (("value_float", torch.float32), ("value_floats", torch.float32), ("value_int", torch.int64),
                         ("value_ints", torch.int64)):  # fmt: skip
         if name in node.attributes:
@@ -33,7 +33,7 @@ def constant(b: Builder, node: Node) -> Result:
 def constant_of_shape(b: Builder, node: Node, shape: Value) -> Result:
     """One number everywhere."""
     stored = node.attributes.get("value")
-    number = b.reader.read(stored) if isinstance(stored, StoredTensor) else torch.zeros(1)
+    number = b.read(stored) if isinstance(stored, StoredTensor) else torch.zeros(1)
     if number.numel() != 1:
         raise ValueError("more than one number to fill a tensor with")
     return b.call(torch.full, sizes_of(shape), number.item(), dtype=number.dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch.nn import functional
 
-from canon.errors import UnsupportedModelError
+from canon.errors import SIZE_HINT, UnsupportedModelError
 from canon.io.onnx.model import Node
 from canon.io.onnx.values import Activation
 
@@ -81,7 +81,7 @@ def _pads(
     for axis in range(rank):
         size, reach = x.size(2 + axis), dilation[axis] * (kernel[axis] - 1) + 1
         if size is None and stride[axis] > 1:
-            raise UnsupportedModelError("padding depends on the size of the input", hint="Export it with fixed sizes")
+            raise UnsupportedModelError("padding depends on the size of the input", hint=SIZE_HINT)
         steps = -(-size // stride[axis]) - 1 if size is not None else 0
         total = max(steps * stride[axis] + reach - size, 0) if size is not None else reach - 1
         small, large = total // 2, total - total // 2

@@ -1,0 +1,42 @@
+"""Random inputs to compare outputs on, in the shapes that the example has.
+
+A file may fix its batch size, and recurrent state counts its batch on another axis than images do. So no axis is grown:
+more samples are more inputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+_MOST: Final = 64
+"""Inputs that are made at most, however few samples one holds."""
+
+
+def probes(example: Tensor | tuple[Any, ...], count: int, seed: int = 0) -> tuple[tuple[Any, ...], ...]:
+    """Inputs for a forward pass, which together hold at least `count` samples; each has the shapes of the example.
+
+    Floating point tensors are drawn anew, on their device and in their type. Anything else stays as it is: whole
+    numbers are indices or lengths.
+
+    >>> [tuple(x.shape) for x, state in probes((torch.zeros(4, 7), torch.zeros(1, 4, 3)), 8)]
+    [(4, 7), (4, 7)]
+    """
+    given = example if isinstance(example, tuple) else (example,)
+    first = next((x for x in given if _is_drawn(x)), None)
+    if first is None:
+        return (given,)
+    generator = torch.Generator().manual_seed(seed)
+    samples = max(1, int(first.shape[0])) if first.ndim > 1 else 1
+    number = min(-(-count // samples), _MOST)
+    return tuple(tuple(_drawn(x, generator) if _is_drawn(x) else x for x in given) for _ in range(number))
+
+
+def _is_drawn(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0
+
+
+def _drawn(x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(x.shape, generator=generator).to(x.device, x.dtype)

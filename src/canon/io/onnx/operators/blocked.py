@@ -1,0 +1,190 @@
+"""Layers whose channels onnxruntime stores in blocks (NCHWc): read as plain ones.
+
+Within a stretch of such layers, channels are filled up with zeros to whole blocks. The filling is left out again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from canon.errors import UnsupportedModelError
+from canon.io.onnx.model import Node
+from canon.io.onnx.operators.fused import activated
+from canon.io.onnx.operators.layers import conv as plain_conv
+from canon.io.onnx.operators.pooling import average_pool, global_pool, max_pool
+from canon.io.onnx.operators.registry import NCHWC, Result, operator
+from canon.io.onnx.operators.shaping import permuted
+from canon.io.onnx.values import Activation, Blocks, Constant, Value
+
+if TYPE_CHECKING:
+    from canon.io.onnx.build import Builder
+
+_SIZES: Final = (8, 16)
+"""How many channels stand together, depending on the machine that wrote the file."""
+
+_CLEAR: Final = 5.0
+"""By how much one size must explain the weights better than the other, in units of what chance does."""
+
+_MOST: Final = 24
+"""Kernels that are looked at to find it out."""
+
+
+@operator("ReorderInput", domain=NCHWC)
+def reorder_input(b: Builder, node: Node, x: Value) -> Result:
+    """Into blocks: the value itself."""
+    x = b.activation(x)
+    return permuted(b, x, [0, x.rank - 1, *range(1, x.rank - 1)]) if node.integer("channels_last", 0) else x
+
+
+@operator("ReorderOutput", domain=NCHWC)
+def reorder_output(b: Builder, node: Node, x: Value) -> Result:
+    """Out of blocks: the value itself, without what fills up the last one."""
+    x = b.activation(x)
+    x = _with_channels(b, x, node.integer("channels", int(x.hints[0].shape[1])))
+    return permuted(b, x, [0, *range(2, x.rank), 1]) if node.integer("channels_last", 0) else x
+
+
+def _with_channels(b: Builder, x: Any, count: int) -> Any:
+    """As many channels as this; more of them are zeros, as they are in the blocks."""
+    found = int(x.hints[0].shape[1])
+    if found > count:
+        return b.call(torch.narrow, x, 1, 0, count)
+    if found < count:
+        return b.call(functional.pad, x, [0, 0] * (x.rank - 2) + [0, count - found], "constant", 0.0)
+    return x
+
+
+@operator("Conv", domain=NCHWC)
+def conv(
+    b: Builder, node: Node, x: Value, weight: Value, bias: Value | None = None, other: Value | None = None
+) -> Result:
+    """A convolution, a sum and an activation."""
+    x, groups = b.activation(x), node.integer("group", 1)
+    if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)) or weight.rank != 4:
+        raise UnsupportedModelError("a convolution in blocks with computed weights")
+    kernel = unblocked(weight.tensor, groups, blocks(b).size)
+    offset = torch.zeros(kernel.shape[0]) if bias is None else bias.tensor
+    channels = int(x.hints[0].shape[1])
+    if groups > 1 and kernel.shape[1] == 1:
+        groups = _check_filling(kernel, offset, channels, node)
+    elif groups == 1:
+        kernel = kernel[:, :channels]
+    rows = channels if groups == channels > 1 else _filled(b, node, kernel, offset)
+    kernel, offset = kernel[:rows].contiguous(), offset[:rows].contiguous()
+    given = replace(node, attributes={**node.attributes, "group": groups})
+    bound = None if bias is None else Constant(offset, bias.name)
+    result = plain_conv(b, given, x, Constant(kernel, weight.name), bound)
+    if other is not None:
+        other = b.activation(other)
+        count = max(rows, int(other.hints[0].shape[1]))
+        result = b.call(torch.add, _with_channels(b, result, count), _with_channels(b, other, count))
+    return activated(b, node, result, [float(v) for v in node.attributes.get("activation_params") or []])
+
+
+def _check_filling(kernel: Tensor, offset: Tensor, channels: int, node: Node) -> int:
+    """The number of channels of a depthwise convolution, whose filling must stay zero."""
+    if bool(offset[channels:].any()) or node.text("activation", "") in ("Sigmoid", "HardSigmoid"):
+        raise UnsupportedModelError("a convolution in blocks whose filling is not zero")
+    return channels
+
+
+def _filled(b: Builder, node: Node, kernel: Tensor, offset: Tensor) -> int:
+    """Rows without those that only fill up the last block and give zero."""
+    if node.text("activation", "") in ("Sigmoid", "HardSigmoid", "Clip"):
+        return int(kernel.shape[0])
+    alive = kernel.flatten(1).abs().amax(1) + offset.abs() > 0
+    last = int(alive.nonzero().max()) + 1 if bool(alive.any()) else 1
+    first = int(kernel.shape[0]) - blocks(b).size + 1
+    return min(max(last, first, blocks(b).channels.get(node.outputs[0], 0)), int(kernel.shape[0]))
+
+
+def unblocked(weight: Tensor, groups: int, block: int) -> Tensor:
+    """A kernel in the usual order: blocks of rows, and of columns where there are whole blocks of them.
+
+    >>> plain = torch.arange(16 * 8).reshape(16, 8, 1, 1)
+    >>> blocks = plain.reshape(2, 8, 1, 8, 1, 1).permute(0, 2, 4, 5, 3, 1).reshape(16, 8, 1, 1)
+    >>> torch.equal(unblocked(blocks, 1, 8), plain)
+    True
+    """
+    rows, columns, height, width = weight.shape
+    if rows % block:
+        raise ValueError(f"{rows} rows are not made of blocks of {block}")
+    if columns < block if groups == 1 else columns == 1:
+        return weight.reshape(rows // block, columns, height, width, block).permute(0, 4, 1, 2, 3).reshape(weight.shape)
+    if columns % block:
+        raise ValueError(f"{columns} columns are not made of blocks of {block}")
+    apart = weight.reshape(rows // block, columns // block, height, width, block, block)
+    return apart.permute(0, 5, 1, 4, 2, 3).reshape(weight.shape)
+
+
+def blocks(b: Builder) -> Blocks:
+    """How the file's channels are stored; it does not say how large blocks are, but its weights do."""
+    if b.blocks is None:
+        kernels = _kernels(b)
+        able = [size for size in _SIZES if all(_possible(kernel, groups, size) for kernel, groups in kernels)]
+        if not able:
+            raise ValueError("no size of blocks fits all kernels")
+        some = kernels[:_MOST]
+        scores = {size: sum(_likelihood(unblocked(k, g, size)) for k, g in some) for size in able}
+        best = max(able, key=lambda size: scores[size])
+        clear = _CLEAR * math.sqrt(sum(kernel.shape[0] + kernel.shape[1] for kernel, _ in some))
+        if any(scores[best] - scores[size] < clear for size in able if size != best):
+            raise UnsupportedModelError(
+                "the weights are stored in blocks of channels, and nothing in the file says how large these are",
+                hint="Save the model with onnxruntime's optimisation level 'extended' instead of 'all'",
+            )
+        leaving = [node for node in b.model.nodes if node.op == "ReorderOutput" and node.inputs]
+        b.blocks = Blocks(best, {node.inputs[0]: node.integer("channels", 0) for node in leaving})
+    return b.blocks
+
+
+def _kernels(b: Builder) -> list[tuple[Tensor, int]]:
+    found = []
+    for node in b.model.nodes:
+        if node.op == "Conv" and node.domain == NCHWC and len(node.inputs) > 1:
+            weight = b.value(node.inputs[1])
+            if isinstance(weight, Constant) and weight.rank == 4:
+                found.append((weight.tensor, node.integer("group", 1)))
+    return found
+
+
+def _possible(kernel: Tensor, groups: int, block: int) -> bool:
+    rows, columns = kernel.shape[:2]
+    narrow = columns < block if groups == 1 else columns == 1
+    return rows % block == 0 and (narrow or columns % block == 0)
+
+
+def _likelihood(kernel: Tensor) -> float:
+    """How well rows and columns with a size of their own explain a kernel: mixed up, they are all alike."""
+    score = 0.0
+    for flat in (kernel.flatten(1), kernel.transpose(0, 1).flatten(1)):
+        power = flat.double().square().mean(1)
+        alive = power[power > 0]
+        if flat.shape[0] > 1 and len(alive):
+            score -= 0.5 * flat.shape[1] * float((alive.log() - alive.mean().log()).sum())
+    return score
+
+
+@operator("MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", domain=NCHWC)
+def pool(b: Builder, node: Node, x: Value) -> Result:
+    """A pool, which knows no channels."""
+    if node.op.startswith("Global"):
+        return global_pool(b, node, x)
+    return max_pool(b, node, x) if node.op == "MaxPool" else average_pool(b, node, x)
+
+
+@operator("Upsample", domain=NCHWC)
+def upsample(b: Builder, node: Node, x: Value) -> Result:
+    """Every position several times, or interpolated."""
+    x = b.activation(x)
+    scales = node.integers("scales") or [1] * x.rank
+    if node.text("mode", "nearest") != "nearest" or len(scales) != x.rank or scales[:2] != [1, 1]:
+        raise UnsupportedModelError("interpolation in blocks")
+    assert isinstance(x, Activation), "just made one"
+    return b.call(functional.interpolate, x, scale_factor=[float(s) for s in scales[2:]], mode="nearest")
