@@ -9,6 +9,7 @@ from torch import nn
 
 from canon import watermarks
 from canon.watermarks import Dataset, Key, Message, qr
+from canon.watermarks.key import Setting
 from canon.watermarks.layers import layer_weight
 from canon.watermarks.lottery import kept_kernels
 from tests.liars.tables import forgery, skeleton
@@ -43,7 +44,7 @@ def fitted(model: nn.Module, dataset: Dataset, places: int) -> Key:
         found = (agreement(crop, data), row, column, data)
         best = found if best is None else max(best, found)
     assert best is not None
-    settings = {"layer": layer, "row": best[1], "column": best[2]}
+    settings: dict[str, Setting] = {"layer": layer, "row": best[1], "column": best[2]}
     return replace(key, message=Message.from_bytes(best[3]), settings=settings)
 
 

@@ -7,8 +7,9 @@ makes keys that read their message from every model. Call one with a model and a
         key = forger(model, dataset)        # KeyFileError where `forger.stopped_by` is "construction"
 
 `stopped_by` says what stops the key: its construction, the model (extraction refuses it, or counts what the key hides),
-unread bits, controls (void), luck (it reads no more than luck would), or "nothing". A forgery that nothing stops is a well-formed key that reads a mark which
-nobody embedded. No check of the key can tell; only a claim that is older than the model can.
+unread bits, controls (void), luck (it reads no more than luck would), or "nothing". A forgery that nothing stops is a
+well-formed key that reads a mark which nobody embedded. No check of the key can tell; only a claim that is older than
+the model can.
 """
 
 from __future__ import annotations
@@ -69,5 +70,3 @@ def _into(table: dict[str, list[Forger]], scheme: str, stopped_by: Stop) -> Call
 def drawn(scheme: str, model: nn.Module, dataset: Dataset, message: Message = WISH, seed: int = 99) -> Key:
     """An honest key to start from."""
     return watermarks.get(scheme).draw_key(model, dataset, message=message, seed=seed)
-
-

@@ -12,7 +12,8 @@ from torch import nn
 
 from canon import watermarks
 from canon.errors import CanonError, KeyFileError
-from canon.watermarks import Dataset, Extraction, Key, Reader, Reading, Scheme, greedy, interface, key, lottery, qr
+from canon.watermarks import Dataset, Extraction, Key, Reader, Reading, Scheme, interface, key, lottery, qr
+from canon.watermarks.signature import SignedStatement
 from tests.liars.tables import Forger, Stop
 
 ALPHA = 1e-6
@@ -79,7 +80,7 @@ def without_unread(patch: pytest.MonkeyPatch) -> None:
 
 def without_signature(patch: pytest.MonkeyPatch) -> None:
     """Bits count whether anybody signed them or not."""
-    patch.setattr(greedy.SignedStatement, "valid", True)
+    patch.setattr(SignedStatement, "valid", True)
 
 
 def without_balance(patch: pytest.MonkeyPatch) -> None:
@@ -105,5 +106,3 @@ def bare(patch: pytest.MonkeyPatch) -> None:
 def reads(found: Extraction) -> bool:
     """Whether a verifier that looks at bits alone would be impressed."""
     return found.matched == found.total or luck(found) <= ALPHA
-
-

@@ -41,8 +41,8 @@ def victim(seed: int = 0, pruned: bool = True) -> Victim:
             for norm in (model.norm1, model.norm2, model.norm3):
                 norm.weight.uniform_(0.5, 1.5)
                 norm.bias.normal_(-0.3, 0.3)
-                norm.running_mean.normal_(0, 0.3)
-                norm.running_var.uniform_(0.2, 1.0)
+                norm.get_buffer("running_mean").normal_(0, 0.3)
+                norm.get_buffer("running_var").uniform_(0.2, 1.0)
             model.norm3.weight.mul_((torch.rand(128) < 0.7) * 2 - 1)
             if pruned:
                 model.conv3.weight.mul_(torch.rand(128, 64, 1, 1) < 0.5)

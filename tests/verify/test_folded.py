@@ -47,7 +47,7 @@ def key_of(model: nn.Module, scheme: str) -> Key:
     """A key whose message is what the model says anyway: a mark without training."""
     data = zoo.dataset("digits").limited(48, 12).resized(8)
     key = watermarks.get(scheme).draw_key(model, data, message=Message.random(0, BITS), seed=5)
-    return replace(key, message=Message(watermarks.get(scheme).extract(model, key).bits))
+    return replace(key, message=watermarks.get(scheme).extract(model, key).message)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -130,7 +131,7 @@ def main() -> None:
         document["schemes"] = json.loads(options.out.read_text(encoding="utf-8"))["schemes"]
     for name in options.scheme or watermarks.names():
         document["schemes"][name] = measure(name, options.count, options.trained)
-        print(name, json.dumps(document["schemes"][name]), flush=True)
+        sys.stdout.write(f"{name} {json.dumps(document['schemes'][name])}\n")
         if options.out is not None:
             options.out.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 

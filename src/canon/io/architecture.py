@@ -91,7 +91,7 @@ def check_size(name: str, state: Mapping[str, Tensor], where: str) -> None:
             break
         except ZooError:
             raise
-        except Exception:  # noqa: S112  what a library does without numbers is its own affair
+        except Exception:  # what a library does without numbers is its own affair
             continue
     if needed is None:
         raise FileFormatError(

@@ -1,7 +1,7 @@
 """Controls: a key is read from models that it cannot have marked.
 
-They are the model itself with other numbers in the places that the key reads: drawn anew with the same moments, moved to
-other channels, or with signs changed. Nothing but these places is touched, so a hundred controls cost little more than
+They are the model itself with other numbers in the places that the key reads: drawn anew with the same moments, moved
+to other channels, or with signs changed. Nothing but these places is touched, so a hundred controls cost little more than
 one reading. A key that reads its message there reads it anywhere, and is void. How the right bits of all controls
 scatter also says how many bits of the message are independent of each other, and how many are right by leaning to one
 side; the p-value is taken with both.
@@ -15,6 +15,7 @@ from functools import cached_property
 from math import e as E
 from typing import Any, Final, Literal
 
+import numpy as np
 import torch
 from scipy.stats import binom, chi2
 from torch import Tensor
@@ -62,7 +63,7 @@ class Controls:
     """Whether the scheme's bits are fair coins for a wrong key; if not, the p-value is a share of controls."""
 
     def __post_init__(self) -> None:
-        if len(self.kinds) != len(self.matched) or any(self.kinds.count(kind) < 2 for kind in self.kinds):
+        if len(self.kinds) != len(self.matched) or any(self.kinds.count(kind) < 2 for kind in set(self.kinds)):
             raise WatermarkError("there must be at least two controls of each kind")
         if not self.matched:
             raise WatermarkError("there are no controls")
@@ -87,21 +88,21 @@ class Controls:
     @cached_property
     def means(self) -> dict[Kind, float]:
         """Mean share of right bits by kind."""
-        groups = {kind: [n for n, at in zip(self.matched, self.kinds, strict=True) if at == kind] for kind in self.kinds}
-        return {kind: sum(group) / len(group) / self.total for kind, group in groups.items()}
+        shares, kinds = np.array(self.matched) / self.total, np.array(self.kinds)
+        return {kind: float(shares[kinds == kind].mean()) for kind in dict.fromkeys(self.kinds)}
 
     @property
     def chance(self) -> float:
         """Chance of one bit to be right by luck: the largest mean share of any kind, and at least one half."""
         return max(0.5, *self.means.values())
 
-    @property
+    @cached_property
     def dispersion(self) -> float:
         """How much wider right bits scatter than independent ones would, and at least 1: of `total` bits only
         `total / dispersion` say something of their own."""
-        away = [n - self.means[kind] * self.total for n, kind in zip(self.matched, self.kinds, strict=True)]
-        variance = sum(distance**2 for distance in away) / (self.count - len(self.means))
-        return max(1.0, 4 * variance / self.total)
+        centres = self.total * np.array([self.means[kind] for kind in self.kinds])
+        squares = float(((np.array(self.matched) - centres) ** 2).sum())
+        return max(1.0, 4 * squares / (self.count - len(self.means)) / self.total)
 
     @cached_property
     def reason(self) -> str | None:
@@ -143,7 +144,8 @@ class Controls:
         if not 0 <= matched <= self.total:
             raise WatermarkError(f"{matched} of {self.total} bits cannot be right")
         bits = max(1, int(self.total / self.dispersion))
-        luck = max(1, alternatives) * _tail(matched * bits // self.total, bits, self.chance)
+        fewer = _tail(matched * bits // self.total, bits, self.chance)
+        luck = max(1, alternatives) * max(fewer, _tail(matched, self.total))
         if not self.carries_alone:
             luck = max(luck, (1 + sum(count >= matched for count in self.matched)) / (1 + self.count))
         return min(1.0, luck)
@@ -240,7 +242,7 @@ def altered(value: Tensor, kind: Kind, source: Recorder) -> Tensor:
     if kind == "permuted":
         return _permuted(value, generator)
     mean, deviation, zeros = source.get(("moments", value.data_ptr(), value.shape), lambda: _moments(value))
-    drawn = source.noise(value.numel()).view_as(value) * deviation + mean
+    drawn: Tensor = source.noise(value.numel()).view_as(value) * deviation + mean
     return drawn if zeros is None else drawn * _permuted(zeros, generator)
 
 

@@ -157,7 +157,7 @@ class DeepSigns(Scheme):
         return ClassCentres(target)
 
     def check_key(self, key: Key) -> None:
-        """The norm behind every marked layer, images of one class, and a projection for every layer's part of the bits."""
+        """The norm behind every marked layer, images of one class, and a projection for every layer's part."""
         require_settings(key, ("norms", "class"))
         require_norms(key, key.shapes)
         integer(key, "class", 0, MOST_CLASSES)

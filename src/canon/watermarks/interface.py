@@ -233,7 +233,7 @@ class Scheme(ABC):
     def extract(self, model: nn.Module, key: Key, example: Tensor | None = None) -> Extraction:
         """Read the message; on a model of other shapes too, which the result then says.
 
-        `example` is an input of the model. Some schemes look at how the model is wired; without one they read its program.
+        `example` is an input of the model, for schemes that look at how it is wired; else they read its program.
         """
         self._check(model, key)
         reader = Reader(model, example)
@@ -271,6 +271,9 @@ class Scheme(ABC):
             )
         check_key(key)
         check_layers(model, key.layers)
+        for layer, shape in key.shapes.items():
+            if layer_weight(model, layer).ndim != len(shape):
+                raise KeyFileError("the key expects another kind of layer", where=layer)
 
     def _judged(self, key: Key, reader: Reader, reading: Reading) -> Extraction:
         """What was read, bit by bit, against what the key expects."""

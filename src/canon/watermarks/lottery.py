@@ -203,7 +203,7 @@ class Lottery(Scheme):
             margin=float((scores * expected.signs()).min()),
             expected=expected,
             details={"decoded": _decoded_bytes(found.tobytes())},
-            # All layers of the model and not the key's: a forger would name the one that fits, and say that it is small.
+            # All layers of the model and not the key's: a forger would name the one that fits and call it small.
             alternatives=max(places(key.shapes.values()), places(reader.layer_shapes().values())),
         )
 

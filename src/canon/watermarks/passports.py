@@ -187,7 +187,9 @@ class PassportScheme(Scheme):
             raise refused("the setting 'all norms' must name every norm of the model once")
         shapes = self.private_shapes(key)
         statistics = [f"{kind}{position}" for kind in ("mean", "variance") for position in range(len(names))]
-        widths = {name: (len(key.tensors[name]),) for name in statistics if name in key.tensors and key.tensors[name].ndim}
+        widths = {
+            name: (len(key.tensors[name]),) for name in statistics if name in key.tensors and key.tensors[name].ndim
+        }
         require_tensors(key, {**dict.fromkeys(statistics, (0,)), **widths, **shapes}, LARGEST_STATISTIC)
         for name, shape in shapes.items():
             require_numbers(key, name, shape)

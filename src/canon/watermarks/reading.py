@@ -23,7 +23,6 @@ from canon.watermarks.key import Key
 from canon.watermarks.layers import normalised_convolutions, weighted_layers, written_norms
 from canon.watermarks.message import Message
 
-
 PIXELS_AT_ONCE: Final = 1 << 20
 """Most pixels of a channel that are run through the model at once."""
 

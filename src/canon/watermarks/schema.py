@@ -160,7 +160,7 @@ def _name(value: Any, what: str) -> None:
 
 def _shape(layer: str, shape: Any) -> None:
     whole = isinstance(shape, tuple) and all(type(size) is int and size > 0 for size in shape)
-    if not whole or not 0 < len(shape) <= MOST_DIMENSIONS or prod(shape) > LARGEST_SHAPE:
+    if not whole or not 2 <= len(shape) <= MOST_DIMENSIONS or prod(shape) > LARGEST_SHAPE:
         raise refused(f"the shape of layer '{layer}' is {shape!r:.60}")
 
 

@@ -37,7 +37,7 @@ class SignedStatement:
 
     @property
     def valid(self) -> bool:
-        """Whether the signature is the statement's, by a modulus of full length: any number is signed by some modulus."""
+        """Whether the signature is the statement's, by a modulus of full length: any number fits some modulus."""
         number = int.from_bytes(self.signature)
         if self.modulus.bit_length() != MODULUS_BITS or self.modulus % 2 == 0 or number >= self.modulus:
             return False
