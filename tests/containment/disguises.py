@@ -67,7 +67,7 @@ def _drawn(net: nn.Sequential, at: int, count: int, seed: int) -> tuple[Tensor, 
     """Random rows, biases and columns, each of the size of those that are there."""
     generator = torch.Generator().manual_seed(seed)
     first: nn.Conv2d = net[at]  # type: ignore[assignment]
-    second: nn.Conv2d = next(x for x in net[at + 1 :] if isinstance(x, nn.Conv2d | nn.Linear))  # type: ignore[assignment]
+    second = next(x for x in list(net)[at + 1 :] if isinstance(x, nn.Conv2d | nn.Linear))
 
     def like(tensor: Tensor, axis: int) -> Tensor:
         shape = list(tensor.shape)

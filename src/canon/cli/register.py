@@ -17,10 +17,17 @@ from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges,
 EXAMPLES = examples(
     "canon register owner.safetensors --arch resnet18 --out layout.key",
     "canon register owner.safetensors --numbers 8 --out small.key --json",
+    "canon register owner.safetensors --robust --out robust.key",
 )
 KeyOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The key file to write.")]
 Numbers = Annotated[
-    int | None, typer.Option("--numbers", min=1, max=1024, help="Numbers per channel; default: what fits 2.5%.")
+    int | None, typer.Option("--numbers", min=1, max=1024, help="Exact numbers per channel; default: what fits.")
+]
+Robust = Annotated[
+    bool,
+    typer.Option(
+        "--robust", help="Keep more numbers per row, up to a tenth of the model, for suspects that were changed."
+    ),
 ]
 
 
@@ -29,6 +36,7 @@ def register(
     out: KeyOut,
     arch: Architecture = None,
     numbers: Numbers = None,
+    robust: Robust = False,
     size: Size = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
@@ -45,7 +53,8 @@ def register(
     loaded = load_model(talker, model, arch, size, trust_pickle, limit)
     check_outputs([out], loaded.files, force=force)
     with talker.status(f"registering {loaded.name}"):
-        key = make_key(loaded.model.to(place), tuple(x.to(place) for x in loaded.example), numbers=numbers)
+        inputs = tuple(x.to(place) for x in loaded.example)
+        key = make_key(loaded.model.to(place), inputs, numbers=numbers, robust=robust)
     key.save(out, force=force)
     total = sum(t.numel() * t.element_size() for t in loaded.model.state_dict().values())
     written = out.stat().st_size
@@ -55,8 +64,12 @@ def register(
         "bytes": written,
         "share_of_model": written / total,
         "numbers_per_channel": key.layout.numbers,
+        "numbers_per_row": None if key.portrait is None else key.portrait.numbers,
+        "tolerated_noise": key.noise,
         "spaces": spaces,
         "model": key.model,
     }
     text = f"{out}: {written:,} bytes, {written / total:.2%} of the model; {spaces} channel spaces"
+    if key.noise is not None:
+        text += f"; channels of the widest layer are known again under noise of up to {key.noise:.0%} of every weight"
     talker.result(document, Text(text))

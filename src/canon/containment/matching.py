@@ -65,11 +65,12 @@ def compare(
     """
     ours = [yardstick.measure(features)] + ([yardstick.measure(features, flipped=True)] if flips else [])
     apart = bool((owner_label != owner_label[0]).any())
+    alone = bool((leader == torch.arange(leader.numel())).all())
     found: list[tuple[Tensor, ...]] = []
     for start in range(0, features.shape[0], CHUNK):
         stretch = slice(start, start + CHUNK)
         cosine = ours[0][stretch] @ yardstick.owner.T
-        flipped = torch.zeros_like(cosine, dtype=torch.bool)
+        flipped = None
         if flips:
             other = ours[1][stretch] @ yardstick.owner.T
             flipped = other > cosine
@@ -77,8 +78,13 @@ def compare(
         if apart:
             cosine.masked_fill_(label[stretch, None] != owner_label, -1.0)
         best, index = cosine.max(dim=1)
-        sign = flipped.gather(1, index[:, None])[:, 0]
-        cosine.masked_fill_(leader[index][:, None] == leader, -1.0)
+        sign = torch.zeros_like(index, dtype=torch.bool)
+        if flipped is not None:
+            sign = flipped.gather(1, index[:, None])[:, 0]
+        if alone:
+            cosine.scatter_(1, index[:, None], -1.0)
+        else:
+            cosine.masked_fill_(leader[index][:, None] == leader, -1.0)
         found.append((index, best, cosine.max(dim=1).values, sign))
     index, best, following, sign = (torch.cat(column) for column in zip(*found, strict=True))
     return Pairs(index, best.double(), following.double(), sign)

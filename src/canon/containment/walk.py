@@ -87,6 +87,7 @@ class Walk:
         self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
         self.final = {step.space: index for index, step in enumerate(portrait.steps)}
         self.found: dict[int, Found] = {}
+        self._seen: dict[int, tuple[object, ...]] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
         for step in portrait.steps:
             self.scales.setdefault(step.space, {}).update(step.scales)
@@ -108,9 +109,12 @@ class Walk:
             space = self._space(step)
             told = self.side.describe(space, step.maps)
             old = known.get(space.id)
-            if old is None or index == self.final[space.id]:
+            basis = (index, self.side.state(step.maps))
+            if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
                 self._match(index, step, space, self._features(step, space, told))
+                self._seen[space.id] = basis
             elif space.id not in self.found:
+                assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
             if movable(space):
                 self._place(step, space, told)

@@ -85,9 +85,11 @@ def _split(features: Tensor, parts: tuple[Part, ...], sign: float = 1.0) -> tupl
 def _dimensions(blocks: Tensor) -> Tensor:
     """Effective dimension of each of `blocks x channels x numbers`: 1 / mean cos² over pairs of channels."""
     count, numbers = blocks.shape[1], blocks.shape[2]
-    unit = torch.nn.functional.normalize(blocks.double(), dim=2)
-    used = unit.square().sum(dim=(1, 2))
-    squares = torch.einsum("bci,bcj->bij", unit, unit).square().sum(dim=(1, 2))
+    unit = torch.nn.functional.normalize(blocks, dim=2).float()
+    used = unit.square().sum(dim=(1, 2)).double()
+    # Squares of all products of rows, or of columns: the sum is the same.
+    products = unit @ unit.transpose(1, 2) if count < numbers else unit.transpose(1, 2) @ unit
+    squares = products.square().sum(dim=(1, 2)).double()
     pairs = used * (used - 1)
     mean = torch.where(pairs > 0, (squares - used) / pairs.clamp(min=1), 1 / numbers)
     return torch.where(used > 0, 1 / mean.clamp(min=1 / numbers, max=1.0), 0.0) if count else used
