@@ -206,3 +206,21 @@ def test_nodes_out_of_order_are_put_in_order(tmp_path: Path) -> None:
     assert called(read(model, tmp_path)) == ["neg", "relu"]
     with pytest.raises(FileFormatError, match="read before anything makes it"):
         read(graph([node("Add", "x b", "a"), node("Neg", "a", "b"), node("Relu", "b")]), tmp_path)
+
+
+def test_a_state_for_one_sample_fixes_the_batch(tmp_path: Path) -> None:
+    """The file leaves its batch open and has a state for one sample: it can only mean one sample."""
+    shapes: dict[str, Any] = {"x": [5, "batch", 6], "state": [1, 1, 4], "y": None}
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()]
+    made = helper.make_graph(
+        [node("GRU", "x w r b _ state", "y", hidden_size=4, linear_before_reset=1)], "test", ports[:2], ports[2:],
+        [numpy_helper.from_array(numbers(1, *shape), name)
+         for name, shape in (("w", (12, 6)), ("r", (12, 4)), ("b", (24,)))],
+    )  # fmt: skip
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    ours: Any = read(model, tmp_path)
+    x, state = example_input(ours)
+    assert x.shape[1] == state.shape[1] == 1
+    assert any("one sample" in note for note in ours.meta["notes"])
+    assert ours(x, state).shape == (x.shape[0], 1, 1, 4)

@@ -38,7 +38,7 @@ class Mixed(nn.Module):
             size = torch.exp(torch.randn(len(parameter), generator=generator))  # no two channels are alike
             drawn = torch.randn(parameter.shape, generator=generator) / parameter[0].numel() ** 0.5
             parameter.data = drawn * size.reshape(-1, *[1] * (parameter.ndim - 1))
-        self.norm.running_var.copy_(torch.rand(20, generator=generator) + 0.5)
+        self.norm.running_var = torch.rand(20, generator=generator) + 0.5
         self.eval()
 
     def forward(self, x: Tensor) -> Tensor:

@@ -34,7 +34,8 @@ class Small(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = torch.relu(self.first(x))
         x = torch.cat([torch.relu(self.second(x) + x), nn.functional.max_pool2d(x, 1)], 1)
-        return self.head(nn.functional.adaptive_avg_pool2d(torch.relu(self.third(x)), 1).flatten(1))
+        result: Tensor = self.head(nn.functional.adaptive_avg_pool2d(torch.relu(self.third(x)), 1).flatten(1))
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +135,11 @@ def test_saturation_at_zero_is_a_relu_and_only_where_it_is_needed(tmp_path: Path
 
 def test_a_scale_that_is_read_otherwise_than_written_is_refused(tmp_path: Path) -> None:
     """Two steps with different scales multiply: leaving rounding out would leave the factor out."""
-    tensors = {"s": np.array(0.1, np.float32), "t": np.array(0.2, np.float32), "z": np.array(0, np.int8)}
+    tensors: dict[str, np.ndarray] = {
+        "s": np.array(0.1, np.float32),
+        "t": np.array(0.2, np.float32),
+        "z": np.array(0, np.int8),
+    }
     nodes = [node("QuantizeLinear", "x s z", "q"), node("DequantizeLinear", "q t z")]
     with pytest.raises(UnsupportedModelError, match="another scale"):
         read(graph(nodes, tensors), tmp_path)

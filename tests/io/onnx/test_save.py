@@ -108,8 +108,8 @@ class Undecided(nn.Module):
         self.layer = nn.Conv2d(3, 4, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.layer(x)
-        return x if x.sum() > 0 else -x
+        y: Tensor = self.layer(x)
+        return y if y.sum() > 0 else -y
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2"])

@@ -23,7 +23,7 @@ from canon.io.onnx.assembly import Assembly
 from canon.io.onnx.check import MOST_NODES, check_operators, known_operators
 from canon.io.onnx.hints import any_of, hint, known_result, method, settled
 from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor, settled_shapes
-from canon.io.onnx.operators import TAKE_SIZES, lookup, moved, on_sizes
+from canon.io.onnx.operators import TAKE_SIZES, check_whole, lookup, moved, on_sizes
 from canon.io.onnx.order import in_order, reads
 from canon.io.onnx.precision import is_mixed, widened
 from canon.io.onnx.tensors import TensorReader, dtype_of
@@ -174,6 +174,7 @@ class Builder:
         if result is None:
             apply = lookup(node.op, node.domain)
             assert apply is not None, "checked before"
+            check_whole(node, operands)
             quantized = any(isinstance(value, Quantized) for value in operands)
             result = moved(self, node, operands, apply) if quantized else apply(self, node, *operands)
         return result if isinstance(result, list) else [result]

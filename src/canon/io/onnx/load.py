@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
-from canon.errors import CanonError, FileFormatError, reason_of
+from canon.errors import CanonError, FileFormatError, LimitError, UnsupportedModelError, reason_of
 from canon.io.limits import Limits
 from canon.io.onnx.build import FAILURES, build
 from canon.io.onnx.model import Model, settled_shapes
@@ -36,16 +36,55 @@ def load_onnx(path: Path, limits: Limits, *, size: Sequence[int] | None = None) 
     if not path.is_file():
         raise FileFormatError("no such file", where=str(path))
     try:
-        reader = TensorReader(path, limits)
-        model = build(sized(parse(path, limits), size), reader)
-        model.meta["files"] = reader.states
-        return model
+        return _built(sized(parse(path, limits), size), path, limits)
     except CanonError as error:
         if error.where is None:
             error.where = str(path)
         raise
     except (*FAILURES, MemoryError, OSError, RecursionError) as error:
         raise FileFormatError(f"the file cannot be read as ONNX: {reason_of(error)}", where=str(path)) from error
+
+
+def _built(model: Model, path: Path, limits: Limits) -> fx.GraphModule:
+    """The model with an open batch where the file leaves it open, or for one sample where it takes no more."""
+    reader = TensorReader(path, limits)
+    try:
+        result = build(model, reader)
+        result.meta["files"] = reader.states
+        return result
+    except LimitError:
+        raise
+    except (FileFormatError, UnsupportedModelError):
+        single = for_one_sample(model)
+        if single is model:
+            raise
+        try:
+            found = build(single, reader)
+        except CanonError:
+            found = None
+        if found is None:
+            raise
+    found.meta["files"] = reader.states
+    found.meta["notes"] += ("the file was read for one sample at a time: it does not fit together for several",)
+    return found
+
+
+def for_one_sample(model: Model) -> Model:
+    """The model with a batch of one where the file leaves its size open; the model itself where it leaves none open."""
+    shapes = [port.shape for port in model.inputs if port.shape]
+    if all(isinstance(shape[0], int) and shape[0] > 0 for shape in shapes):
+        return model
+    counted = {shape[0] for shape in shapes if isinstance(shape[0], str) and shape[0]}
+
+    def fixed(size: int | str | None, axis: int) -> int | str | None:
+        open_batch = not (isinstance(size, int) and size > 0) and (axis == 0 or size in counted)
+        return 1 if open_batch else size
+
+    inputs = [
+        replace(port, shape=tuple(fixed(size, axis) for axis, size in enumerate(port.shape))) if port.shape else port
+        for port in model.inputs
+    ]
+    return replace(model, inputs=tuple(inputs))
 
 
 def sized(model: Model, size: Sequence[int] | None) -> Model:

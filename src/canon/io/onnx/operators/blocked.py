@@ -45,9 +45,9 @@ def reorder_input(b: Builder, node: Node, x: Value) -> Result:
 @operator("ReorderOutput", domain=NCHWC)
 def reorder_output(b: Builder, node: Node, x: Value) -> Result:
     """Out of blocks: the value itself, without what fills up the last one."""
-    x = b.activation(x)
-    x = _with_channels(b, x, node.integer("channels", int(x.hints[0].shape[1])))
-    return permuted(b, x, [0, *range(2, x.rank), 1]) if node.integer("channels_last", 0) else x
+    given = b.activation(x)
+    result = _with_channels(b, given, node.integer("channels", int(given.hints[0].shape[1])))
+    return permuted(b, result, [0, *range(2, given.rank), 1]) if node.integer("channels_last", 0) else result
 
 
 def _with_channels(b: Builder, x: Any, count: int) -> Any:

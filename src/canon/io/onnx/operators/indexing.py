@@ -132,3 +132,16 @@ def one_hot(b: Builder, node: Node, indices: Value, depth: Value, values: Value)
     classes = torch.arange(int(depth.tensor)) if int(depth.tensor) <= 1 << 20 else torch.empty(0)
     equal = b.call(torch.eq, b.call(torch.unsqueeze, indices, -1), Constant(classes))
     return b.call("to", equal, values.tensor.dtype)
+
+
+@operator("ScatterElements")
+def scatter_elements(b: Builder, node: Node, x: Value, indices: Value, updates: Value) -> Result:
+    """Single entries of an axis replaced."""
+    if node.text("reduction", "none") != "none":
+        raise UnsupportedModelError("entries that are added to others")
+    axis = node.integer("axis", 0)
+    size = _size(b, x, axis)
+    places = b.call("to", indices, torch.int64)
+    if isinstance(places, Constant) and size is not None:
+        places = Constant(torch.where(places.tensor < 0, places.tensor + size, places.tensor))
+    return b.call(torch.scatter, x, axis, places, updates)

@@ -105,7 +105,7 @@ def _same(written: Value | None, read: Value | None) -> bool:
 
 def quantized(b: Builder, x: Value, scale: Value, zero: Value | None, dtype: torch.dtype | None = None) -> Quantized:
     """A real value that the file rounds to whole numbers."""
-    x = b.activation(x)
+    real = b.activation(x)
     if not isinstance(scale, Constant) or not (zero is None or isinstance(zero, Constant)):
         raise UnsupportedModelError("a scale that is computed")
     kind = zero.tensor.dtype if isinstance(zero, Constant) else dtype or torch.uint8
@@ -113,11 +113,11 @@ def quantized(b: Builder, x: Value, scale: Value, zero: Value | None, dtype: tor
         raise UnsupportedModelError(f"values that are rounded to {kind}")
     lowest, highest = torch.iinfo(kind).min, torch.iinfo(kind).max
     zeros = torch.zeros(1) if zero is None else zero.tensor
-    if bool((zeros == lowest).all()) and x.node.op != "placeholder" and not _not_negative(x, {}):
+    if bool((zeros == lowest).all()) and real.node.op != "placeholder" and not _not_negative(real, {}):
         top = (highest - lowest) * scale.tensor.double()
         six = bool(((top - 6).abs() < 1e-3).all())
-        x = b.call(functional.relu6 if six else functional.relu, x)
-    return Quantized(x, scale, zero)
+        real = b.call(functional.relu6 if six else functional.relu, real)
+    return Quantized(real, scale, zero)
 
 
 def _not_negative(x: Any, known: dict[Any, bool]) -> bool:
@@ -226,6 +226,13 @@ _COUNTS: Final = frozenset("DequantizeLinear QLinearConv QLinearMatMul ConvInteg
 """Operators that know what whole numbers count in."""
 
 
+def check_whole(node: Node, operands: list[Any]) -> None:
+    """Refuse scales that are measured, and products that wait for theirs, where nothing knows what to do with them."""
+    known = {"Mul", "Cast", *_COUNTS}
+    if not node.domain and node.op not in known and any(isinstance(v, (Measured, Product)) for v in operands):
+        raise UnsupportedModelError("a scale that is measured while the model runs is computed with")
+
+
 def moved(b: Builder, node: Node, operands: list[Any], apply: Operator) -> Result:
     """An operator on whole numbers: those that know scales, and those that only move numbers."""
     given = [value for value in operands if isinstance(value, Quantized)]
@@ -248,4 +255,4 @@ def moved(b: Builder, node: Node, operands: list[Any], apply: Operator) -> Resul
     return [Quantized(item, first.scale, first.zero) for item in results]
 
 
-__all__ = ["as_real", "dequantized", "moved", "precision", "quantized"]
+__all__ = ["as_real", "check_whole", "dequantized", "moved", "precision", "quantized"]

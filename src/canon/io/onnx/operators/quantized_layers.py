@@ -152,7 +152,7 @@ def quantized_mean(
 def quantized_concat(b: Builder, node: Node, y_scale: Value, y_zero: Value, *operands: Value) -> Result:
     """Side by side along an axis."""
     triples = [operands[start : start + 3] for start in range(0, len(operands), 3)]
-    result = concat(b, node, *(as_real(b, *triple) for triple in triples))
+    result = concat(b, node, *(as_real(b, value, scale, zero) for value, scale, zero in triples))
     return quantized(b, result, y_scale, y_zero)
 
 

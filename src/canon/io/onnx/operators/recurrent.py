@@ -67,7 +67,10 @@ def recurrent(
             tensors[f"bias_ih_{end}"] = _ordered(bias.tensor[index][:rows], order)
             tensors[f"bias_hh_{end}"] = _ordered(bias.tensor[index][rows:], order)
     settings = {"input_size": columns, "hidden_size": width, "bias": bias is not None, "bidirectional": both}
-    start: Any = [state for state in (hidden, cell) if state is not None]
+    # States of zeros are what a layer starts with by itself, whatever the size of the batch.
+    given_states = [state for state in (hidden, cell) if state is not None]
+    zeros = all(isinstance(state, Constant) and not state.tensor.any() for state in given_states)
+    start: Any = [] if zeros else given_states
     if len(start) == 1 and node.op == "LSTM":
         raise UnsupportedModelError("LSTM with one of its two states")
     state = () if not start else (tuple(start),) if node.op == "LSTM" else (start[0],)

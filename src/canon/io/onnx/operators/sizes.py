@@ -19,7 +19,7 @@ _ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "Add": python.add, "Sub": python.sub, "Mul": python.mul, "Div": python.floordiv,
 }  # fmt: skip
 TAKE_SIZES: Final = frozenset(
-    {"Reshape", "Expand", "Tile", "Slice", "Split", "Resize", "ConstantOfShape", "Range", "Shape"}
+    {"Reshape", "Expand", "Tile", "Slice", "Split", "Resize", "ConstantOfShape", "Range", "Shape", "Size"}
 )
 """Operators that take sizes which are only known when the model runs."""
 

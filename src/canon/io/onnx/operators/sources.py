@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from canon.errors import UnsupportedModelError
+from canon.errors import SIZE_HINT, UnsupportedModelError
 from canon.io.onnx.model import Node, StoredTensor
 from canon.io.onnx.operators.registry import Result, operator
 from canon.io.onnx.operators.shaping import sizes_of
@@ -70,7 +70,12 @@ def size(b: Builder, node: Node, x: Value) -> Result:
     """The number of elements."""
     if isinstance(x, Constant):
         return Constant(torch.tensor(x.tensor.numel()))
-    raise UnsupportedModelError("the number of elements of an activation")
+    if isinstance(x, Sizes):
+        return Constant(torch.tensor(len(x.items)))
+    counts = {hint.numel() for hint in b.activation(x).hints}
+    if len(counts) > 1:
+        raise UnsupportedModelError("the number of elements of an activation is used as a number", hint=SIZE_HINT)
+    return Constant(torch.tensor(counts.pop()))
 
 
 @operator("NonZero")
