@@ -8,6 +8,7 @@ from canon.api.documents import recovery_document as recovery_document
 from canon.api.examining import Finding as Finding
 from canon.api.examining import examine_evidence as examine_evidence
 from canon.api.examining import load_document as load_document
+from canon.api.examining import signer_of as signer_of
 from canon.api.judging import Judgement as Judgement
 from canon.api.judging import JudgeOptions as JudgeOptions
 from canon.api.judging import judge as judge
@@ -19,5 +20,5 @@ from canon.api.rerunning import rerun as rerun
 __all__ = [
     "Finding", "Judgement", "JudgeOptions", "RECOVERY_FORMAT", "Reproduction", "certify", "check_evidence",
     "compare_documents", "examine_evidence", "judge", "load_document", "read_evidence", "recover", "recovery_document",
-    "rerun",
+    "rerun", "signer_of",
 ]  # fmt: skip

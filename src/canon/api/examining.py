@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from canon.api.checking import CHECKS, FIELDS, _verdict
-from canon.errors import VerificationError
+from canon.errors import ClaimError, VerificationError
 from canon.verify.evidence import FORMAT, VERSION, check_digest
 
 Document = Mapping[str, Any]
@@ -60,9 +60,34 @@ def load_document(path: str | Path) -> dict[str, Any]:
         raise VerificationError(error.message, where=where) from error
     except (ValueError, RecursionError) as error:
         raise VerificationError("the document is not JSON", where=where) from error
+    if isinstance(document, dict) and "payloadType" in document:
+        document = _unsealed(content, where)
     check_form(document, where)
     assert isinstance(document, dict), "checked"
     return document
+
+
+def _unsealed(content: bytes, where: str) -> Any:
+    """What a signed document holds, if its signature is that of the key it names."""
+    from canon.claims import open_sealed
+
+    try:
+        return open_sealed(content)[0]
+    except ClaimError as error:
+        raise VerificationError(f"the signed document does not hold: {error.message}", where=where) from error
+
+
+def signer_of(path: str | Path) -> str | None:
+    """PEM text of the key that signed a document; None where nobody did."""
+    from canon.claims import open_sealed
+
+    content = Path(path).read_bytes()
+    if not content.startswith(b'{"payload":'):
+        return None
+    try:
+        return open_sealed(content)[1]
+    except ClaimError as error:
+        raise VerificationError(f"the signed document does not hold: {error.message}", where=str(path)) from error
 
 
 def check_form(document: object, where: str | None = None) -> None:

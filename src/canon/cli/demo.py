@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from canon.api import Judgement
+    from canon.claims import Presented
+    from canon.verify import LayoutKey
     from canon.watermarks import Key
 
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train; fewer is quicker.")]
@@ -54,7 +59,7 @@ class DemoRecord:
     @property
     def complete(self) -> bool:
         """Whether everything came back."""
-        return set(self.verdicts) == {"matches"} and self.recovered_similarity >= self.clean_similarity
+        return set(self.verdicts) <= {"proved", "matches"} and self.recovered_similarity >= self.clean_similarity
 
 
 def demo(
@@ -83,7 +88,8 @@ def demo(
     check_report(report, force=force)
     talker = Talker(as_json)
     record = run_demo(talker, ratio, epochs, seed, report, force=force)
-    closing = Text("\nThe owner's network is in the disguised one, and the watermark is back. Open the report: ", style="bold green")
+    happy = "\nThe owner's network is in the disguised one, and the watermark is back. Open the report: "
+    closing = Text(happy, style="bold green")
     if not record.complete:
         closing = Text("\nNot everything came back; see the figures above and the report: ", style="bold red")
     talker.result(record, closing.append(str(report)))
@@ -109,6 +115,7 @@ def run_demo(
     layout = canon.register(owner, example)
     accuracy, clean = watermarks.accuracy(owner, data), scheme.similarity(owner, key)
     say(f"   It reads {accuracy:.1%} of the test digits right, and the key reads {clean:.1%} of the secret.")
+    claimed = _commit(talker, owner, layout, key)
 
     say("2. A thief takes the network and disguises it, so that the key no longer fits.")
     say(f"   Channels are added, copied, shuffled and rescaled ({', '.join(OPS)}; ratio {ratio:g}).")
@@ -130,12 +137,13 @@ def run_demo(
     say(f"   They are still in the thief's order, so the key reads {unaligned:.1%}.")
 
     say("4. Canon holds the result against the owner's network.")
-    by_reference = canon.judge(attacked, example, reference=owner, watermark_key=key)
+    brought = None if claimed is None else claimed()
+    by_reference = canon.judge(attacked, example, reference=owner, watermark_key=key, claim=brought)
     write_report(by_reference.evidence, report, force=force)
     _tell(talker, by_reference)
 
     say("5. The same without the owner's network, from its layout key: a fingerprint of every channel, 1% of the size.")
-    by_key = canon.judge(attacked, example, layout_key=layout, watermark_key=key)
+    by_key = canon.judge(attacked, example, layout_key=layout, watermark_key=key, claim=brought)
     _tell(talker, by_key)
     certificate, mark = by_reference.compared.certificate, by_reference.mark
     assert certificate is not None, "there was a reference"
@@ -173,12 +181,43 @@ def _train(talker: Talker, data: Any, seed: int, epochs: int | None) -> tuple[nn
     return embedded.model, embedded.key
 
 
+def _commit(talker: Talker, owner: nn.Module, layout: LayoutKey, key: Key) -> Callable[[], Presented] | None:
+    """Commit to the model before anybody else has it; what the owner brings to the verification later."""
+    from canon.cli.demo_authority import DemoAuthority, obstacle
+
+    missing = obstacle()
+    if missing is not None:
+        talker.note(f"   No claim is made: {missing}. The verdict can then say 'matches' at most.")
+        return None
+    from canon import claims
+
+    with tempfile.TemporaryDirectory(prefix="canon-demo-") as folder:
+        authority = DemoAuthority(Path(folder))
+        signer = claims.new_key(Path(folder) / "owner.pem")
+        made = claims.commit(owner, key=signer, layout_key=layout, watermark_keys=[key])
+        claim, trust = authority.stamp(made.claim), authority.trust
+    talker.note("   Before anybody else has it, the owner commits to network and keys, signed and time-stamped.")
+    talker.note("   (The time-stamp is from an authority that this demo plays itself; a real one is run by others.)")
+    stamped = datetime.now(UTC)
+
+    def presented() -> Presented:
+        while datetime.now(UTC) < stamped + timedelta(seconds=2):
+            time.sleep(0.1)
+        return claims.Presented(
+            claim, made.opening, trust, suspect_date=datetime.now(UTC), suspect_date_source="the demo made it just now"
+        )
+
+    return presented
+
+
 def _tell(talker: Talker, found: Judgement) -> None:
     mark = found.mark
     talker.note(f"   {found.answers.network.reason.capitalize()}.")
     talker.note(f"   {found.answers.function.reason.capitalize()}.")
     if mark is not None:
         talker.note(f"   The key reads {mark.matched} of {mark.total} bits. By luck: p = {mark.p_value:.1e}.")
+    if found.answers.priority.claims:
+        talker.note(f"   {found.answers.priority.reason.capitalize()}.")
     talker.note(f"   Verdict: {found.evidence['verdict']['kind']}.")
 
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group
 from rich.text import Text
 
+from canon.cli.claiming import Roots
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
 from canon.cli.options import AsJson
+
+if TYPE_CHECKING:
+    from canon.api import Finding
 
 EXAMPLES = examples("canon evidence check evidence.json", "canon evidence check evidence.json --json")
 EvidenceFile = Annotated[
@@ -20,16 +24,35 @@ EvidenceFile = Annotated[
 ]
 
 
-def check(file: EvidenceFile, as_json: AsJson = False) -> None:
+SignerKey = Annotated[
+    Path | None,
+    typer.Option("--key", metavar="PEM", dir_okay=False, exists=True, help="The public key that must have signed it."),
+]
+Stamp = Annotated[
+    Path | None,
+    typer.Option("--stamp", dir_okay=False, exists=True, help="A time-stamp of the file, checked against --root."),
+]
+
+
+def check(
+    file: EvidenceFile, key: SignerKey = None, stamp: Stamp = None, root: Roots = None, as_json: AsJson = False
+) -> None:
     """Work out again what follows from other figures in FILE, the verdict first of all, and say what holds.
 
     A document that passes is consistent. That it is true only a repeated run shows, and whose it is only a signature.
     Exit status: 0 consistent, 1 contradicts itself or was changed, 2 no evidence that can be read.
     """
-    from canon.api import examine_evidence, load_document
+    from canon.api import Finding, examine_evidence, load_document, signer_of
 
     document = load_document(file)
-    findings = examine_evidence(document)
+    findings = [*examine_evidence(document)]
+    signer = signer_of(file)
+    if key is not None:
+        same = signer is not None and signer.strip() == key.read_text(encoding="utf-8").strip()
+        problem = None if same else "nobody signed it" if signer is None else "another key signed it"
+        findings.append(Finding("it was signed with the key that was given", same, problem))
+    if stamp is not None:
+        findings.append(_stamped(file, stamp, root or []))
     holds = all(finding.holds for finding in findings)
     lines = []
     for finding in findings:
@@ -47,7 +70,23 @@ def check(file: EvidenceFile, as_json: AsJson = False) -> None:
         "consistent": holds,
         "verdict": kind if holds else None,
         "digest": document["digest"],
+        "signed_by": signer,
         "checks": findings,
     }
+    if signer is not None and key is None:
+        lines.append(Text("signed; whose key it is only --key can tell"))
     Talker(as_json).result(found, Group(*lines, end))
     raise typer.Exit(ExitCode.OK if holds else ExitCode.REFUTED)
+
+
+def _stamped(file: Path, stamp: Path, roots: list[Path]) -> Finding:
+    """Whether a time-stamp beside the file holds, and since when."""
+    from canon.api import Finding
+    from canon.claims import Trust, check_stamp
+    from canon.errors import ClaimError
+
+    try:
+        shown = check_stamp(file.read_bytes(), stamp.read_bytes(), Trust.load(roots))
+    except ClaimError as error:
+        return Finding("it was time-stamped", False, str(error))
+    return Finding(f"it was time-stamped {shown.time:%Y-%m-%d %H:%M:%S} UTC by {shown.authority}", True, None)

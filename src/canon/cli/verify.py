@@ -12,7 +12,18 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from canon._files import write_text
+from canon._files import atomic_path
+from canon.cli.claiming import (
+    ClaimFile,
+    Claims,
+    OpeningFile,
+    Policies,
+    RivalOpenings,
+    Rivals,
+    Roots,
+    SuspectDate,
+    SuspectDateSource,
+)
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exhibits import Ancestors, LayoutFile, MarkFile, Named, ProbesPath, Reference, load_exhibits
@@ -28,6 +39,7 @@ from canon.cli.options import (
     TrustPickle,
     command_line,
 )
+from canon.cli.sealing import Sealing
 
 if TYPE_CHECKING:
     from canon.api import Judgement
@@ -50,7 +62,16 @@ Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to co
 Alpha = Annotated[float, typer.Option("--alpha", min=0.0, max=1.0, help="Largest p-value that proves a mark.")]
 EvidenceOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="Where to write the evidence.")]
 Recovered = Annotated[bool, typer.Option("--recovered", help="The suspect is recovered already.")]
-CaseText = Annotated[str | None, typer.Option("--case", metavar="TEXT", help="Your case number, for the record.")]
+CaseText = Annotated[
+    str | None,
+    typer.Option(
+        "--case", metavar="CASE", help="Your case, for the record; with --sign, the folder that all of it is sealed in."
+    ),
+]
+Sign = Annotated[
+    Path | None,
+    typer.Option("--sign", metavar="KEY", dir_okay=False, exists=True, help="Sign the evidence with this private key."),
+]
 ExaminerText = Annotated[str | None, typer.Option("--examiner", metavar="TEXT", help="Who examines, for the record.")]
 
 
@@ -60,6 +81,14 @@ def verify(
     reference: Reference = None,
     layout_key: LayoutFile = None,
     watermark_key: MarkFile = None,
+    claim: ClaimFile = None,
+    opening: OpeningFile = None,
+    root: Roots = None,
+    policy: Policies = None,
+    suspect_date: SuspectDate = None,
+    suspect_date_source: SuspectDateSource = None,
+    rival: Rivals = None,
+    rival_opening: RivalOpenings = None,
     ancestor: Ancestors = None,
     probes: ProbesPath = None,
     arch: Architecture = None,
@@ -73,6 +102,7 @@ def verify(
     limit: LimitChanges = None,
     case: CaseText = None,
     examiner: ExaminerText = None,
+    sign: Sign = None,
     out: EvidenceOut = Path("evidence.json"),
     report: Report = None,
     force: Force = False,
@@ -88,10 +118,16 @@ def verify(
     talker = Talker(as_json)
     if report is not None:
         check_report(report, force=force)
+    claims = Claims(
+        claim=claim, opening=opening, roots=root or (), policies=policy or (), date=suspect_date,
+        source=suspect_date_source, rivals=rival or (), rival_openings=rival_opening or (),
+    )  # fmt: skip
+    brought = claims.presented()
+    sealing = Sealing.of(sign, case, claims)
     named = Named(
         suspect=suspect, reference=reference, layout_key=layout_key, watermark_key=watermark_key,
         ancestors=ancestor or (), probes=probes, arch=arch, size=size, trust_pickle=trust_pickle, limit=limit,
-        device=device, outputs=[out, report], force=force,
+        device=device, outputs=[out, report], also_read=[*claims.files, *([sign] if sign else [])], force=force,
     )  # fmt: skip
     exhibits = load_exhibits(talker, named)
     options = JudgeOptions(
@@ -101,12 +137,19 @@ def verify(
     with talker.status(f"verifying {exhibits.suspect.name}"):
         found = judge(
             **exhibits.arguments(device),
+            claim=brought,
             options=options,
             notes={name: text for name, text in notes.items() if text is not None},
         )
-    write_text(out, json.dumps(found.evidence, indent=2, allow_nan=False) + "\n", force=force)
+    text = (json.dumps(found.evidence, indent=2, allow_nan=False) + "\n").encode()
+    if sealing is not None:
+        text = sealing.seal(found.evidence)
+    with atomic_path(out, force=force) as target:
+        target.write_bytes(text)
     if report is not None:
         write_report(found.evidence, report, force=force)
+    if sealing is not None:
+        sealing.write_folder(text, report, notes["command"] or "")
     talker.result(found.evidence, describe(found, out, report))
     raise typer.Exit(exit_code(found.verdict))
 

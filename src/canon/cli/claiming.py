@@ -1,0 +1,89 @@
+"""What a verification is told of claims: the owner's, the other side's, and when the suspect is known to have existed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from canon.claims import Presented
+
+ClaimFile = Annotated[
+    Path | None, typer.Option("--claim", dir_okay=False, exists=True, help="The owner's claim, from `canon commit`.")
+]
+OpeningFile = Annotated[
+    Path | None, typer.Option("--opening", dir_okay=False, exists=True, help="The claim's opening, or the part needed.")
+]
+Roots = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--root",
+        dir_okay=False,
+        exists=True,
+        help="PEM: roots of time-stamp authorities that you trust, other certificates, revocation lists; repeatable.",
+    ),
+]
+Policies = Annotated[
+    list[str] | None, typer.Option("--policy", metavar="OID", help="A policy that time-stamps must be given under.")
+]
+SuspectDate = Annotated[
+    str | None,
+    typer.Option("--suspect-date", metavar="DATE", help="From when on the suspect is known to exist, as 2026-03-01."),
+]
+SuspectDateSource = Annotated[
+    str | None, typer.Option("--suspect-date-source", metavar="TEXT", help="How that is known.")
+]
+Rivals = Annotated[
+    list[Path] | None,
+    typer.Option("--rival", dir_okay=False, exists=True, help="A claim of the other side to the suspect; repeatable."),
+]
+RivalOpenings = Annotated[
+    list[Path] | None,
+    typer.Option("--rival-opening", dir_okay=False, exists=True, help="Its opening, in the order of --rival."),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claims:
+    """What the user named."""
+
+    claim: Path | None = None
+    opening: Path | None = None
+    roots: Sequence[Path] = ()
+    policies: Sequence[str] = ()
+    date: str | None = None
+    source: str | None = None
+    rivals: Sequence[Path] = ()
+    rival_openings: Sequence[Path] = ()
+
+    @property
+    def files(self) -> list[Path]:
+        """Everything that is read."""
+        named = [self.claim, self.opening, *self.roots, *self.rivals, *self.rival_openings]
+        return [path for path in named if path is not None]
+
+    def presented(self) -> Presented | None:
+        """The claim as `canon.judge` takes it; what is wrong with it becomes part of the answer."""
+        if self.claim is None:
+            if self.files or self.date is not None or self.source is not None:
+                raise typer.BadParameter("roots, dates and rivals belong to a --claim")
+            return None
+        if (self.date is None) != (self.source is None):
+            raise typer.BadParameter("--suspect-date and --suspect-date-source go together")
+        if len(self.rival_openings) > len(self.rivals):
+            raise typer.BadParameter("there are more --rival-opening than --rival")
+        from canon.claims import Presented, Rival, Trust
+
+        openings = [*self.rival_openings, *[None] * (len(self.rivals) - len(self.rival_openings))]
+        return Presented.load(
+            self.claim,
+            self.opening,
+            Trust.load(self.roots, policies=self.policies),
+            suspect_date=self.date,
+            suspect_date_source=self.source,
+            rivals=[Rival.load(claim, opening) for claim, opening in zip(self.rivals, openings, strict=True)],
+        )
