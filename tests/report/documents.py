@@ -143,7 +143,7 @@ def documents() -> dict[str, dict[str, Any]]:
         "contained": judge(wider(suspect), x, reference=owner, notes=NOTES).evidence,
         "derived": judge(noisy(suspect, 0.05), x, reference=owner, watermark_key=key).evidence,
         "unrelated": judge(tiny(1), x, reference=owner).evidence,
-        "undecided": judge(tiny(1, width=4), x, reference=tiny(0, width=4)).evidence,
+        "undecided": judge(tiny(1, width=1), x, reference=tiny(0, width=1)).evidence,
         "wrong_key": judge(suspect, x, reference=owner, watermark_key=key_of(tiny(), 9)).evidence,
         "void_key": judge(suspect, x, reference=owner, watermark_key=void_key(key)).evidence,
         "stranger": judge(hidden(tiny(1)), x, reference=owner, watermark_key=key).evidence,

@@ -33,7 +33,7 @@ def test_verify_writes_a_page(folder: Path, tmp_path: Path, capsys: pytest.Captu
     assert run("verify", suspect, *options) == ExitCode.OK
     assert f"report: {page}" in capsys.readouterr().out.replace("\n", "")
     text = page.read_text(encoding="utf-8")
-    assert "The suspect is the owner&#39;s model, in disguise" in text
+    assert "The suspect holds the owner&#39;s network" in text
     assert "suspect.safetensors" in text
 
 

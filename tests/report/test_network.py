@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from canon.graph import outline, trace
-from canon.report.network import FEW, Row, draw, edges
+from canon.report.network import FEW, Row, draw, edges, stretches
 from canon.zoo import example_input, model
 from tests.report.documents import documents
 from tests.verify.small import example, tiny
@@ -72,20 +72,19 @@ def test_bars_hold_every_channel_once() -> None:
     drawing = draw(document["network"], document["recovery"])
     for row, layer in zip(drawing.rows, document["network"], strict=True):
         assert sum(lengths(row).values()) == layer["suspect"]
-        assert lengths(row)["clean"] == layer["reference"]
+        assert lengths(row)["left"] == layer["recovered"]
         assert row.parts[-1].start + row.parts[-1].length <= 100.001
-    assert {kind for row in drawing.rows for kind in lengths(row)} == {"clean", "silent", "cancelling", "copied"}
+    assert {kind for row in drawing.rows for kind in lengths(row)} == {"left", "silent", "cancelling", "copied"}
 
 
-def test_what_recovery_left_is_surplus() -> None:
-    document = documents()["wider"]
-    drawing = draw(document["network"], document["recovery"])
+def test_what_was_not_recovered_is_left() -> None:
+    document = documents()["derived"]
+    drawing = draw(document["network"], None)
     for row, layer in zip(drawing.rows, document["network"], strict=True):
-        assert lengths(row).get("surplus", 0) == layer["suspect"] - layer["reference"]
+        assert lengths(row) == {"left": layer["suspect"]}
 
 
-def test_what_recovery_should_not_have_taken_is_missing() -> None:
-    (layer,) = (
-        {**each, "recovered": each["suspect"] - 3, "reference": each["suspect"]} for each in layers("resnet18")[:1]
-    )
-    assert lengths(draw([layer], None).rows[0]) == {"clean": 61, "missing": 3}
+def test_stretches_are_in_proportion() -> None:
+    owned, missing = stretches({"owned": 30, "copied": 0, "missing": 10}, 40)
+    assert (owned.kind, owned.start, owned.length) == ("owned", 0.0, 75.0)
+    assert (missing.kind, missing.start, missing.length) == ("missing", 75.0, 25.0)

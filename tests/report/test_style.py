@@ -10,11 +10,11 @@ import pytest
 SHEET = (files("canon.report") / "templates" / "report.css").read_text(encoding="utf-8")
 LIGHT, REST = SHEET.split("@media screen and (prefers-color-scheme: dark) {")
 DARK = REST.split("}\n*")[0]
-KINDS = ("", "proved", "refuted", "inconclusive")
+KINDS = ("", "sure", "holds", "against", "open")
 PAIRS = [
     *((front, "paper") for front in ("ink", "soft", "link", "good", "bad", "tone")),
     *((front, "tint") for front in ("ink", "soft", "tone")),
-    *((front, "panel") for front in ("ink", "soft")),
+    *((front, "panel") for front in ("ink", "soft", "tone")),
 ]
 
 
@@ -55,5 +55,5 @@ def test_text_can_be_read(sheet: str, kind: str) -> None:
 @pytest.mark.parametrize("sheet", [LIGHT, DARK], ids=["light", "dark"])
 def test_bars_can_be_seen(sheet: str) -> None:
     known = colours(sheet, "")
-    for part in ("clean", "silent", "cancelling", "copied", "surplus"):
+    for part in ("left", "silent", "cancelling", "copied", "surplus"):
         assert contrast(known[part], known["paper"]) >= 3, part

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
-from math import isclose
+from math import isclose, log
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from torch import Tensor, nn
@@ -37,6 +37,9 @@ ROUGH: Final = 0.25
 
 DRAWN: Final = ("containment", "answers.network", "verdict.reason")
 """Fields, and what is below them, that depend on what a run draws."""
+
+DRAWN_WITH: Final = ("watermark.controls", "watermark.p_value", "answers.mark.p_value", "answers.mark.reason")
+"""The same where the mark was read from a model that was located, and extracted, with fresh draws."""
 
 RELATIVE: Final = ("p_value", "binomial")
 """Numbers that are compared by their ratio alone, because all of them are small."""
@@ -93,9 +96,11 @@ class Reproduction:
 def compare_documents(said: Document, found: Document) -> Reproduction:
     """Hold a document against that of a repeated run."""
     names = [name for name in said if name not in CIRCUMSTANCES]
+    extracted = (said["watermark"] or {}).get("read_from") == "extracted"
+    drawn = (*DRAWN, *DRAWN_WITH) if extracted else DRAWN
     return Reproduction(
         inputs=compare_inputs(said["inputs"], found["inputs"]),
-        fields=tuple(field for name in names for field in _fields(name, said[name], found.get(name))),
+        fields=tuple(field for name in names for field in _fields(name, said[name], found.get(name), drawn)),
         versions=tuple(
             Field(name, "differs", value, found["environment"].get(name))
             for name, value in said["environment"].items()
@@ -206,40 +211,42 @@ def _digests(names: Any) -> dict[str, str]:
 _ABSENT: Final = object()
 
 
-def _fields(name: str, said: Any, found: Any) -> Iterator[Field]:
+def _fields(name: str, said: Any, found: Any, drawn: tuple[str, ...]) -> Iterator[Field]:
     """Every leaf of a part."""
     if isinstance(said, Mapping) and isinstance(found, Mapping):
         for key in dict.fromkeys((*said, *found)):
-            yield from _fields(f"{name}.{key}", said.get(key, _ABSENT), found.get(key, _ABSENT))
+            yield from _fields(f"{name}.{key}", said.get(key, _ABSENT), found.get(key, _ABSENT), drawn)
     elif isinstance(said, list) and isinstance(found, list):
         for index, (one, other) in enumerate(zip_longest(said, found, fillvalue=_ABSENT)):
-            yield from _fields(f"{name}[{index}]", one, other)
+            yield from _fields(f"{name}[{index}]", one, other, drawn)
     else:
-        word = _word(name, said, found)
+        word = _word(name, said, found, rough=name.startswith(drawn))
         shown = [None if value is _ABSENT else value for value in (said, found)]
         yield Field(name, word, *shown) if word != "same" else Field(name, word)
 
 
-def _word(name: str, said: Any, found: Any) -> Word:
+def _word(name: str, said: Any, found: Any, *, rough: bool) -> Word:
     if said is _ABSENT or found is _ABSENT or isinstance(said, bool) or isinstance(found, bool):
         return "same" if said is found else "differs"
-    numbers = isinstance(said, int | float) and isinstance(found, int | float)
     if said == found and type(said) is type(found):
         return "same"
-    if numbers:
-        return "near" if _near(name, said, found) else "differs"
+    if isinstance(said, int | float) and isinstance(found, int | float):
+        return "near" if _near(name, said, found, rough=rough) else "differs"
     if isinstance(said, str) and isinstance(found, str) and _NUMBER.sub("0", said) == _NUMBER.sub("0", found):
         pairs = zip(_numbers(said), _numbers(found), strict=True)
-        return "near" if all(_near(name, one, other) for one, other in pairs) else "differs"
+        return "near" if all(_near(name, one, other, rough=rough) for one, other in pairs) else "differs"
     return "differs"
 
 
-def _near(name: str, said: float, found: float) -> bool:
-    drawn = name.startswith(DRAWN)
-    relative = ROUGH if drawn else FLOAT
+def _near(name: str, said: float, found: float, *, rough: bool) -> bool:
     if name.rsplit(".", 1)[-1] in RELATIVE:
-        return isclose(said, found, rel_tol=relative, abs_tol=1e-300)
-    return isclose(said, found, rel_tol=relative, abs_tol=0.05 if drawn else FLOAT)
+        if rough and said > 0 and found > 0:
+            return isclose(log(said), log(found), rel_tol=ROUGH)
+        return isclose(said, found, rel_tol=FLOAT, abs_tol=1e-300)
+    if isinstance(said, int) and isinstance(found, int):
+        # A control more or less, and nothing else that is counted.
+        return rough and isclose(said, found, rel_tol=ROUGH, abs_tol=4)
+    return isclose(said, found, rel_tol=ROUGH if rough else FLOAT, abs_tol=0.05 if rough else FLOAT)
 
 
 def _numbers(text: str) -> list[float]:

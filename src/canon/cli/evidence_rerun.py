@@ -109,6 +109,10 @@ def _counts(fields: list[Field]) -> dict[str, int]:
     return {"same": words.count("same"), "near": words.count("near"), "differs": words.count("differs")}
 
 
+def _many(fields: int) -> str:
+    return f"{fields} field" if fields == 1 else f"{fields} fields"
+
+
 def _lines(found: Reproduction, document: Any, again: Any) -> Iterator[Text]:
     for field in found.inputs:
         if field.word == "differs":
@@ -121,7 +125,7 @@ def _lines(found: Reproduction, document: Any, again: Any) -> Iterator[Text]:
         if counts["differs"]:
             yield Text(f"differs      {part}: {counts['differs']} of {len(fields)} fields{near}", style="bold red")
         else:
-            yield Text(f"reproduced   {part}: {len(fields)} fields{near}")
+            yield Text(f"reproduced   {part}: {_many(len(fields))}{near}")
     differing = [field for field in found.fields if field.word == "differs"]
     for field in differing[:MOST_LINES]:
         yield Text(f"  {field.name}: {str(field.said):.160} → {str(field.found):.160}")
