@@ -20,7 +20,7 @@ DERIVED: Final = 0.3
 STRANGER: Final = 0.03
 """Coverage beyond the first layers up to which a suspect is what a stranger would be."""
 
-TELLING: Final = 0.98
+TELLING: Final = 0.95
 """Layers in which chance reaches this cosine cannot tell a stranger."""
 
 ENOUGH: Final = 16
@@ -107,6 +107,11 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     many = f"{everywhere.distinct:,} of {everywhere.channels:,} of the owner's channels were found distinctly"
     if deep.telling < ENOUGH:
         return "not decided", f"{many}, but the network has too few channels beyond its first layers to tell a stranger"
+    if deep.share < DERIVED and deep.telling < deep.channels / 2:
+        return "not decided", (
+            f"{many}, but {deep.channels - deep.telling:,} of {deep.channels:,} beyond the first layers are described "
+            "by too few numbers to tell a changed copy from a stranger; a robust key or the owner's model has more"
+        )
     if deep.share <= STRANGER:
         return "unrelated", f"{many}, {deep.distinct:,} of {deep.channels:,} beyond the first layers, as in a stranger"
     if deep.share < DERIVED:

@@ -22,7 +22,7 @@ from canon.verify.projection import project
 from canon.verify.side import Side, movable
 from canon.verify.traced import Traced
 
-SAME: Final = 1e-4
+SAME: Final = 1e-3
 """Median distance of exact figures up to which channels are the owner's, not only like them."""
 
 

@@ -10,6 +10,7 @@ read with another stream.
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -49,11 +50,11 @@ ROBUST_SHARE: Final = 0.1
 SMALL: Final = 60_000
 """Bytes that a key may always take: of a small model, a file's header alone is more than such a part."""
 
-FEWEST: Final = 2
+FEWEST: Final = 4
 MOST: Final = 24
 """Exact numbers per channel."""
 
-LEAST_PORTRAIT: Final = 6
+LEAST_PORTRAIT: Final = 4
 ENOUGH_PORTRAIT: Final = 32
 MOST_PORTRAIT: Final = 64
 """Coarse numbers per row. From 64 on more of them tell nothing new."""
@@ -84,6 +85,9 @@ class LayoutKey:
 
     skeleton: str | None = None
     """SHA-256 of how the model is wired, widths aside."""
+
+    units: tuple[int, ...] | None = None
+    """By step: exact numbers are multiples of two to this power, and take two bytes; None: they take four."""
 
     def __post_init__(self) -> None:
         check_steps(self.layout.steps)
@@ -124,6 +128,8 @@ class LayoutKey:
             "stream": _stream(),
             "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
         }
+        if self.units is not None:
+            header["units"] = self.units
         if self.skeleton is not None:
             header["skeleton"] = self.skeleton
         if self.norms is not None:
@@ -132,7 +138,7 @@ class LayoutKey:
             header["registered"] = self.registered.header()
         tensors = {
             **({} if self.registered is None else self.registered.tensors()),
-            "features": torch.cat([s.features.flatten() for s in steps] or [torch.empty(0)]).float(),
+            "features": self._features(),
             "scales": torch.cat([s.scales[t] for s in steps for t in sorted(s.scales)] or [torch.empty(0)]).float(),
             "blocks": torch.cat([_runs(s.label) for s in steps] or [torch.empty(0)]).int(),
         }
@@ -145,6 +151,15 @@ class LayoutKey:
             header["portrait"], tensors["portrait"] = portrait_header(self.portrait, self.layout)
         with atomic_path(path, force=force) as target:
             write_safetensors(target, tensors, {"canon": json.dumps(header, separators=(",", ":"))})
+
+    def _features(self) -> Tensor:
+        """The exact numbers of all steps, as a file keeps them."""
+        steps = self.layout.steps
+        if self.units is None:
+            return torch.cat([step.features.flatten() for step in steps] or [torch.empty(0)]).float()
+        return torch.cat(
+            [(s.features * 2.0**-unit).short().flatten() for s, unit in zip(steps, self.units, strict=True)]
+        )
 
     @staticmethod
     def load(path: str | Path) -> LayoutKey:
@@ -169,7 +184,7 @@ def register(
     Args:
         model: The owner's model, in evaluation mode.
         example: An input tensor or tuple of inputs.
-        numbers: Exact numbers to keep per channel; None: as many as fit, from 2 to 24.
+        numbers: Exact numbers to keep per channel; None: as many as fit, from 4 to 24.
         robust: Keep more coarse numbers, up to a tenth of the model's size instead of 3%, so that channels are known
             again after stronger changes; `LayoutKey.noise` says how strong.
         seed: Of the key's secret projections; None: a fresh one, which nobody can prepare a model for.
@@ -186,13 +201,17 @@ def register(
     scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
     cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
     room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - _HEADER_BYTES - 4 * scales - cost.fixed
+    tight = numbers is None and room < 4 * FEWEST * channels + ENOUGH_PORTRAIT * cost.each
     if numbers is None:
         # Rows first, as many numbers as a layer of some width needs; then exact ones; what is left goes to rows.
         numbers = int((room - ENOUGH_PORTRAIT * cost.each) // (4 * max(1, channels)))
         numbers = max(FEWEST, min(MOST, numbers))
-    rows = int((room - 4 * numbers * channels) // max(1, cost.each)) // 2 * 2
+    rows = int((room - (2 if tight else 4) * numbers * channels) // max(1, cost.each)) // 2 * 2
     rows = max(LEAST_PORTRAIT, min(MOST_PORTRAIT, rows))
     steps = tuple(_shrink(step, numbers, seed + index) for index, step in enumerate(whole.steps))
+    units = tuple(_unit(step.features) for step in steps) if tight else None
+    if units is not None:
+        steps = tuple(_rounded(step, unit) for step, unit in zip(steps, units, strict=True))
     layout = Layout(whole.architecture, steps, numbers, seed)
     return LayoutKey(
         layout,
@@ -201,6 +220,7 @@ def register(
         portrait=coarsened(reduce(portray(traced, whole, rows, seed)), layout),
         skeleton=skeleton_of(traced.graph),
         registered=Registered.of(traced, seed),
+        units=units,
     )
 
 
@@ -210,12 +230,22 @@ def _shrink(step: Step, numbers: int, seed: int) -> Step:
     return replace(step, features=features, scales=scales, parts=())
 
 
+def _unit(features: Tensor) -> int:
+    """The power of two of which the largest number is a multiple that fits two bytes."""
+    return math.ceil(math.log2(max(float(features.abs().max()), 1e-30) / 32_000))
+
+
+def _rounded(step: Step, unit: int) -> Step:
+    return replace(step, features=(step.features * 2.0**-unit).round() * 2.0**unit)
+
+
 class _Parser:
     """Turns what a file holds into a key, and trusts none of it."""
 
     def __init__(self, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self.header, self.tensors = header, tensors
         self.taken = dict.fromkeys(("features", "scales", "blocks"), 0)
+        self.units = header.get("units")
 
     def key(self) -> LayoutKey:
         header = self.header
@@ -234,12 +264,15 @@ class _Parser:
         registered = Registered.parse(header["registered"], self.tensors) if "registered" in header else None
         portrait = read_portrait(header["portrait"], self.tensors["portrait"], steps) if "portrait" in header else None
         skeleton = str(header["skeleton"]) if "skeleton" in header else None
-        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton)
+        units = None if self.units is None else tuple(self.units)
+        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton, units)
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:
         space, width, last, maps, taps = entry
         width = _integer(width, 1, _LARGEST_WIDTH)
         features = self._take("features", width * numbers).double().view(width, numbers)
+        if self.units is not None:
+            features = features * 2.0 ** _integer(self.units[index], -120, 120)
         scales = {_integer(tap, 0, 1 << 31): self._take("scales", width).double() for tap in taps}
         block = _integer(int(self._take("blocks", 1)), 1, width)
         label = _expand(torch.tensor([block]), width)
@@ -258,10 +291,12 @@ class _Parser:
         self.taken[name] = start + count
         tensor = self.tensors[name]
         kind = torch.int32 if name == "blocks" else torch.float32
+        if name == "features" and self.units is not None:
+            kind = torch.int16
         if tensor.dtype != kind or tensor.ndim != 1 or start + count > tensor.numel():
             raise ValueError(f"too few numbers in '{name}', or of another kind")
         part = tensor[start : start + count]
-        if not bool(torch.isfinite(part).all()):
+        if part.is_floating_point() and not bool(torch.isfinite(part).all()):
             raise ValueError(f"numbers in '{name}' are not finite")
         return part
 
