@@ -130,7 +130,8 @@ def test_a_model_that_takes_one_size_is_written_for_that_size(tmp_path: Path) ->
             self.layer = nn.GRU(6, 8)
 
         def forward(self, x: Tensor, state: Tensor) -> Tensor:
-            return self.layer(x.reshape(1, 1, 6), state)[0]
+            result: Tensor = self.layer(x.reshape(1, 1, 6), state)[0]
+            return result
 
     model, inputs = Fixed().eval(), (torch.randn(1, 1, 6), torch.randn(1, 1, 8))
     save_onnx(model, inputs, tmp_path / "fixed.onnx")

@@ -88,16 +88,21 @@ def for_one_sample(model: Model) -> Model:
 
 
 def sized(model: Model, size: Sequence[int] | None) -> Model:
-    """A model whose inputs have this size where the file leaves theirs open; one number counts for all axes."""
+    """A model whose inputs have this size where the file leaves theirs open; one number counts for all axes.
+
+    An axis that counts samples, here or in another input, stays open.
+    """
     if size is None:
         return model
+    counted = {port.shape[0] for port in model.inputs if port.shape and isinstance(port.shape[0], str)} - {""}
     inputs = []
     for port in model.inputs:
         shape = port.shape
         if shape is not None and len(size) in (1, len(shape) - 1):
             wanted = list(size) * (len(shape) - 1) if len(size) == 1 else size
             fixed = (
-                old if isinstance(old, int) and old > 0 else new for old, new in zip(shape[1:], wanted, strict=True)
+                old if (isinstance(old, int) and old > 0) or old in counted else new
+                for old, new in zip(shape[1:], wanted, strict=True)
             )
             port = replace(port, shape=(*shape[:1], *fixed))
         inputs.append(port)
