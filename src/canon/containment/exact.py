@@ -35,13 +35,13 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
         found: By space: what was found of it.
     """
     graph = extracted.graph
-    side = Side(graph, extracted.tensors)
+    side = Side(graph, extracted.tensors, seed=layout.seed)
     distance: dict[int, Tensor] = {}
     scales: dict[int, dict[int, Tensor]] = {}
     for index, step in enumerate(layout.steps):
         space = graph.spaces[step.space]
         told = side.describe(space, step.maps)
-        features = project(told.features, layout.numbers, seed=index)
+        features = project(told.features, layout.numbers, seed=layout.seed + index)
         if features.shape != step.features.shape:
             distance[space.id] = torch.ones(len(step.label), dtype=torch.float64)  # a head of another task
             continue
@@ -53,7 +53,8 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
                 gap = (ratio - 1).abs()
                 scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
             if not step.last:
-                side.place(space, coordinates(everyone, step.leader, told.scales, step.scales, told.zeros), frozenset(step.scales))
+                named = coordinates(everyone, step.leader, told.scales, step.scales, told.zeros)
+                side.place(space, named, frozenset(step.scales))
     moves = {}
     for chosen, by_tap in scales.items():
         taps = _meant(found[chosen], distance[chosen])
