@@ -100,7 +100,9 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 @pytest.mark.parametrize("name", EDITS)
-def test_an_edited_document_fails_even_with_a_new_digest(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_edited_document_fails_even_with_a_new_digest(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     document = copy.deepcopy(documents()["equal"])
     EDITS[name](document)
     path = tmp_path / "evidence.json"
@@ -116,8 +118,8 @@ def test_an_edited_document_fails_even_with_a_new_digest(name: str, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": "canon-evidence", "version": 9}', '{"format": "canon-evidence", "version": 1}', "[" * 100_000,
-     '{"format": "canon-evidence", "version": 2}', '{"a": NaN}', "\ud800", '{"format": 1e9999}', "9" * 5000],
+    ["", "[]", "{}", '{"format": "canon-evidence", "version": 9}', '{"format": "canon-evidence", "version": 1}',
+     "[" * 100_000, '{"format": "canon-evidence", "version": 2}', '{"a": NaN}', "\ud800", '{"format": 1e9999}', "9" * 5000],
 )  # fmt: skip
 def test_what_is_no_evidence_is_unreadable(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "evidence.json"
@@ -162,7 +164,10 @@ def test_the_page_is_made_again(desk: Path, tmp_path: Path) -> None:
 def test_a_run_is_reproduced(name: str, desk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "again.json"
     suspect = desk / f"{name}.safetensors"
-    assert run("evidence", "rerun", desk / f"{name}.json", "--suspect", suspect, *anchors(desk), "--out", out) == ExitCode.OK
+    assert (
+        run("evidence", "rerun", desk / f"{name}.json", "--suspect", suspect, *anchors(desk), "--out", out)
+        == ExitCode.OK
+    )
     text = capsys.readouterr().out
     assert "all digests are those of the document" in text
     assert "reproduced: the verdict 'matches' with all that it rests on" in text

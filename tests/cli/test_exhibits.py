@@ -71,7 +71,9 @@ VERBS = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("kind", ["itself", "hard link"])
-def test_no_output_is_an_input(verb: str, kind: str, owner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_output_is_an_input(
+    verb: str, kind: str, owner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     other = tmp_path / "other.safetensors"
     canon.save(tiny(1), other)
     before, stat = owner.read_bytes(), owner.stat()
@@ -144,17 +146,27 @@ def test_external_data_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture
         ("verify", "{in}", "-r", "{other}", "-o", "{same}.html", "--report", "{same}.html"),
     ],
 )
-def test_two_outputs_are_not_one_file(words: tuple[str, ...], owner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_outputs_are_not_one_file(
+    words: tuple[str, ...], owner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "folder").mkdir()
     canon.save(tiny(1), tmp_path / "other.safetensors")
-    names = {"in": owner, "same": tmp_path / "same", "folder": tmp_path / "folder", "name": "same", "other": tmp_path / "other.safetensors"}
+    names = {
+        "in": owner,
+        "same": tmp_path / "same",
+        "folder": tmp_path / "folder",
+        "name": "same",
+        "other": tmp_path / "other.safetensors",
+    }
     assert run(*(word.format(**names) for word in words), *ARCH, "--force") == ExitCode.USAGE
     assert "two outputs are one file" in capsys.readouterr().err
     assert not list(tmp_path.glob("same*"))
 
 
 @pytest.mark.parametrize("place", ["missing/e.json", "folder", "owner.safetensors/e.json", f"{'n' * 300}.json", "pipe"])
-def test_impossible_places_are_refused_before_any_work(place: str, owner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_places_are_refused_before_any_work(
+    place: str, owner: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     suspect = tmp_path / "broken.safetensors"
@@ -177,13 +189,16 @@ EVIL = "conv\x1b[2J\x1b]0;owned\x07\u202egnp\u2066\x9b31m\r\x00"
 
 
 def safe(text: str) -> bool:
-    return not any(ord(letter) < 32 and letter not in "\n\x1b" or letter in "\u202e\u2066\x9b\x7f" for letter in text)
+    return not any((ord(letter) < 32 and letter not in "\n\x1b") or letter in "\u202e\u2066\x9b\x7f" for letter in text)
 
 
 @pytest.mark.parametrize("terminal", [False, True])
 def test_nothing_printed_obeys_a_file(terminal: bool) -> None:
     out, err = StringIO(), StringIO()
-    talker = Talker(out=SafeConsole(file=out, force_terminal=terminal, width=200), err=SafeConsole(file=err, force_terminal=terminal))
+    talker = Talker(
+        out=SafeConsole(file=out, force_terminal=terminal, width=200),
+        err=SafeConsole(file=err, force_terminal=terminal),
+    )
     table = Table(EVIL.replace("[", "("), box=None)
     table.add_row(Text(EVIL))
     for shown in (Text(EVIL, style="bold"), Text.assemble((EVIL, "red"), EVIL), table):
@@ -230,7 +245,9 @@ def test_names_in_files_cannot_fool_a_terminal(tmp_path: Path, capsys: pytest.Ca
         (("no-such-verb",), "UsageError"),
     ],
 )
-def test_errors_are_json_where_json_is_asked_for(arguments: tuple[str, ...], kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_json_where_json_is_asked_for(
+    arguments: tuple[str, ...], kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*arguments, "--json") == ExitCode.USAGE
     captured = capsys.readouterr()
     error = json.loads(captured.out)["error"]

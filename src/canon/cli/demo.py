@@ -83,7 +83,10 @@ def demo(
     check_report(report, force=force)
     talker = Talker(as_json)
     record = run_demo(talker, ratio, epochs, seed, report, force=force)
-    closing = Text("\nThe owner's network is in the disguised one, and the watermark is back. Open the report: ", style="bold green")
+    closing = Text(
+        "\nThe owner's network is in the disguised one, and the watermark is back. Open the report: ",
+        style="bold green",
+    )
     if not record.complete:
         closing = Text("\nNot everything came back; see the figures above and the report: ", style="bold red")
     talker.result(record, closing.append(str(report)))

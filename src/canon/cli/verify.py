@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "canon verify suspect.safetensors --arch resnet18 --reference owner.safetensors --out evidence.json",
     "canon verify suspect.pt2 --layout-key layout.key --watermark-key owner.key --out found.json --report found.html",
+    "canon verify suspect.safetensors -r owner.safetensors --probes photographs.npz --case 2026/17 --out probed.json",
     "canon verify recovered.safetensors --reference owner.safetensors --recovered --json --out again.json",
 )
 Suspect = Annotated[
@@ -78,7 +79,7 @@ def verify(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether SUSPECT holds the owner's network, computes the same and carries the owner's mark; write the evidence.
+    """Say whether SUSPECT holds the owner's network, computes the same and carries the mark; write the evidence.
 
     Exit status: 0 proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive.
     """
@@ -143,7 +144,9 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
     lines: list[Text | Table] = [Text(verdict["kind"], style=STYLES[verdict["kind"]]), Text(verdict["reason"]), table]
     missing = found.evidence["answers"]["network"]["missing"]
     if missing:
-        lines.append(Text(f"not compared or not found: {len(missing)}, first {missing[0]['what']}: {missing[0]['why']}"))
+        lines.append(
+            Text(f"not compared or not found: {len(missing)}, first {missing[0]['what']}: {missing[0]['why']}")
+        )
     lines += [Text(line) for line in _form(found)]
     lines.append(Text(f"evidence: {out}"))
     if page is not None:
