@@ -119,7 +119,8 @@ def test_an_edited_document_fails_even_with_a_new_digest(
 @pytest.mark.parametrize(
     "text",
     ["", "[]", "{}", '{"format": "canon-evidence", "version": 9}', '{"format": "canon-evidence", "version": 1}',
-     "[" * 100_000, '{"format": "canon-evidence", "version": 2}', '{"a": NaN}', "\ud800", '{"format": 1e9999}', "9" * 5000],
+     "[" * 100_000, '{"format": "canon-evidence", "version": 2}', '{"a": NaN}', "\ud800",
+     '{"format": 1e9999}', "9" * 5000],
 )  # fmt: skip
 def test_what_is_no_evidence_is_unreadable(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "evidence.json"

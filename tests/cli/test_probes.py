@@ -64,7 +64,7 @@ def test_what_holds_no_probes_is_refused(kind: str, tmp_path: Path, monkeypatch:
     elif kind == "cut":
         np.savez(path, good)
         path.write_bytes(path.read_bytes()[:-200])
-    with pytest.raises(DataError, match="at most" if kind == "bomb" else ""):
+    with pytest.raises(DataError, match="at most" if kind == "bomb" else None):
         load_probes(path, tiny(), (example(),))
 
 

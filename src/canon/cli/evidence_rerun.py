@@ -65,8 +65,8 @@ def rerun(
     """Repeat the run of FILE with its own options on the models given, and say field by field what was reproduced.
 
     Digests of the inputs are compared first. Numbers count as reproduced within what floating point allows; other
-    versions are named and are no difference by themselves. Exit status: 0 reproduced, 1 something differs, 2 wrong usage
-    or input.
+    versions are named and are no difference by themselves. Exit status: 0 reproduced, 1 something differs, 2 wrong
+    usage or input.
     """
     from canon.api import check_evidence, load_document
     from canon.api.rerunning import compare_inputs

@@ -119,7 +119,8 @@ def execute(application: typer.Typer, arguments: Sequence[str] | None = None) ->
     """Run `application` on `arguments` (default: those of the process) and return its exit code.
 
     Every error becomes lines on standard error that say what failed, where, and what to do next. With `--json` it
-    becomes one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong usage.
+    becomes one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong
+    usage.
     """
     given = tuple(sys.argv[1:] if arguments is None else arguments)
     session = Session(as_json="--json" in given, arguments=given)

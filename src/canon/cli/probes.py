@@ -29,8 +29,8 @@ MOST_BYTES: Final = 1 << 32
 
 HELP: Final = (
     "Inputs to compare outputs on as well: a .npz file with one array for each input, named as the input or arr_0, "
-    "arr_1, ..., taken as they are; or a folder of images, each resized to the model's input (bilinear), scaled to 0...1 "
-    "and normalised with ImageNet's mean and deviation (grey: 0.5 and 0.5)."
+    "arr_1, ..., taken as they are; or a folder of images, each resized to the model's input (bilinear), scaled to "
+    "0...1 and normalised with ImageNet's mean and deviation (grey: 0.5 and 0.5)."
 )
 
 
@@ -156,6 +156,6 @@ def _images(folder: Path, example: Sequence[Any]) -> tuple[list[Tensor], str, st
     numbers = [", ".join(f"{value:g}" for value in values[colours]) for values in (MEAN, DEVIATION)]
     preparation = (
         f"images resized to {height}x{width} (bilinear), scaled to 0...1, normalised with mean {numbers[0]} and "
-        f"deviation {numbers[1]}; the digest is that of the lines that sha256sum prints for them in the order of their names"
+        f"deviation {numbers[1]}; the digest is that of what sha256sum prints for them in the order of their names"
     )
     return [(pixels - mean) / deviation], listing.hexdigest(), re.sub(r"\s+", " ", preparation)

@@ -60,7 +60,7 @@ def _luck(mark: Mapping[str, Any], controls: Controls, found: charts.Luck) -> st
     needed = (
         f"No number of right bits rules out luck with a chance of {limit}."
         if found.needed_bits is None
-        else f"{found.needed_bits:,} or more right bits of {mark['total']:,} happen by luck with a chance of {limit} at most."
+        else f"{found.needed_bits:,} or more right bits of {mark['total']:,} happen by luck with a chance of {limit}."
     )
     chance = f"{odds(mark['p_value'])} (p = {mark['p_value']:.2g})"
     model = f"This model has {mark['matched']:,} right, for which the chance is {chance}"
