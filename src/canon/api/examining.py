@@ -102,7 +102,8 @@ def check_form(document: object, where: str | None = None) -> None:
             hint="Repeat the verification with this version of Canon",
         )
     for name, kind in FIELDS.items():
-        if name not in document or not isinstance(document[name], kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if name not in document or type(document[name]) not in kinds:
             raise VerificationError(f"the document is incomplete: '{name}' is missing or of another kind", where=where)
     surplus = sorted(document.keys() - FIELDS.keys())
     if surplus:

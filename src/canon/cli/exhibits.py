@@ -1,4 +1,4 @@
-"""What a verification is given: suspect, reference or layout key, watermark key, ancestors, probes. None is ever written."""
+"""What a verification is given: suspect, reference or layout key, watermark key, ancestors, probes. None is written."""
 
 from __future__ import annotations
 

@@ -36,7 +36,6 @@ from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError, printable
 
-
 WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
 """What typer raises about arguments."""
 
@@ -99,8 +98,8 @@ def _globals(
 ) -> None:
     """Undo neural structural obfuscation of watermarked networks, and prove that it was undone.
 
-    Exit status: 0 done, proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive. With --json an error is one
-    object on standard output: {"error": {"kind", "message", "where", "hint", "status"}}.
+    Exit status: 0 done, proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive. With --json an error is
+    one object on standard output: {"error": {"kind", "message", "where", "hint", "status"}}.
     """
     context.ensure_object(Session).debug = debug
     handler = logging.StreamHandler()
@@ -124,8 +123,9 @@ app.add_typer(bench, name="bench")
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run `application` on `arguments` (default: those of the process) and return its exit code.
 
-    Every error becomes lines on standard error that say what failed, where, and what to do next. With `--json` it becomes
-    one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong usage.
+    Every error becomes lines on standard error that say what failed, where, and what to do next. With `--json` it
+    becomes one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong
+    usage.
     """
     given = tuple(sys.argv[1:] if arguments is None else arguments)
     session = Session(as_json="--json" in given, arguments=given)
