@@ -127,7 +127,9 @@ def independent() -> list[nn.Module]:
     return [train(tiny(100 + seed), images, labels, seed=seed, steps=60) for seed in range(20)]
 
 
-def test_independently_trained_models_are_not_believed(owner: Owner, signed: Owner, independent: list[nn.Module]) -> None:
+def test_independently_trained_models_are_not_believed(
+    owner: Owner, signed: Owner, independent: list[nn.Module]
+) -> None:
     images, labels = digits()
     right = (independent[0](images).argmax(1) == labels).float().mean()
     assert right > 0.8, "the networks learned the task"

@@ -36,7 +36,7 @@ def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Modul
     """The owner's network in the recovered suspect, if nothing stands beside it there; None otherwise.
 
     An owner's channels that do nothing cannot be told from each other, and recovery may keep others in their place.
-    Then order and scale alone do not make both models one, and yet there is nothing that either has and the other has not.
+    Then order and scale alone do not make both models one, though neither has anything that the other has not.
     """
     from canon.containment import locate
 

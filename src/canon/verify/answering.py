@@ -106,7 +106,10 @@ def _contained(containment: Document, unusual: tuple[str, ...]) -> tuple[Network
         word, reason = "derived", f"{reason}; asked for: {'; '.join(unusual)}"
     if word in ("contained", "derived") and containment["replaced"]:
         first = containment["replaced"][0]
-        return "not decided", f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first '{first}'"
+        return (
+            "not decided",
+            f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first '{first}'",
+        )
     layers = containment["layers_found"] / max(1, containment["layers_in_all"])
     numbers = containment["numbers_found"] / max(1, containment["numbers"])
     if word in ("contained", "derived") and min(layers, numbers) < MOST_OF_IT:
