@@ -133,7 +133,8 @@ def equality_of(compared: Compared) -> dict[str, Any] | None:
 def _incomparable(compared: Compared) -> dict[str, Any]:
     return {
         "by": "layout key", "passed": False, "form": "given", "worst": None, "tolerance": compared.tolerance,
-        "established": False, "alone": False, "narrowed": False, "numbers": 0, "share": 0.0, "coverage": {"uncompared": []}, "fixed": {},
+        "established": False, "alone": False, "narrowed": False, "numbers": 0, "share": 0.0,
+        "coverage": {"uncompared": []}, "fixed": {},
         "reason": "the recovered model has other widths than what was registered",
     }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The mark: read where it counts, beside the suspect as given, and with controls that show what the key reads elsewhere."""
+"""The mark: read where it counts, beside the suspect as given, with controls that show what else the key reads."""
 
 from __future__ import annotations
 

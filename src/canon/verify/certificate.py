@@ -4,11 +4,11 @@ After alignment every output channel `i` of a layer stands beside the reference'
 
     R_i = ‖w_i − w_i(reference)‖₂ / (‖w_i(reference)‖₂ + ε),
 
-with `w_i` all incoming weights of the channel. Everything else that the forward pass uses is compared as well: what goes
-channel by channel (biases, norms) by entry, what has fixed coordinates (embeddings, attention, tokens) as it stands. The
-certificate passes if the worst residual of all is within the tolerance, nothing was left out, and the weights decided
-the order in every space. One matching serves all layers that touch a space, which is stricter than matching every
-layer by itself.
+with `w_i` all incoming weights of the channel. Everything else that the forward pass uses is compared as well: what
+goes channel by channel (biases, norms) by entry, what has fixed coordinates (embeddings, attention, tokens) as it
+stands. The certificate passes if the worst residual of all is within the tolerance, nothing was left out, and the
+weights decided the order in every space. One matching serves all layers that touch a space, which is stricter than
+matching every layer by itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from canon.graph import ChannelGraph
 from canon.graph.tensors import tensor_names
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
-from canon.verify.coverage import Coverage, Uncompared
+from canon.verify.coverage import NOTHING, Coverage, Uncompared
 from canon.verify.layout import survey
 from canon.verify.matching import Matching, check_matching
 from canon.verify.residuals import fixed_residual, layer_weights, parameter_residuals, row_residuals
@@ -83,7 +83,7 @@ class Certificate:
     alignment: Alignment | None
     """How the models were aligned; None where the widths differ."""
 
-    coverage: Coverage = Coverage(0)
+    coverage: Coverage = NOTHING
     """How much of what the reference's forward pass uses was compared."""
 
     matching: Matching = "nearest"

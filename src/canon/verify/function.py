@@ -75,7 +75,7 @@ def given_probes(arrays: Sequence[Tensor], example: Tensor | Inputs) -> list[Inp
             )
     if len({len(array) for array in arrays}) != 1 or not len(arrays[0]):
         raise VerificationError("the probes hold no inputs, or not as many for each input of the model")
-    typed = [a.to(x.dtype) if x.is_floating_point() else a.to(x.dtype) for a, x in zip(arrays, inputs, strict=True)]
+    typed = [a.to(x.dtype) for a, x in zip(arrays, inputs, strict=True)]
     return list(zip(*(array.split(BATCH) for array in typed), strict=True))
 
 
