@@ -163,6 +163,9 @@ def _watermark(document: Document) -> None:
 
 
 def _controls(figures: Document) -> Controls:
+    # A document may come from anybody, and what is counted in it is not drawn up before it is known to be there.
+    if sum(figures["kinds"].values()) != len(figures["matched"]) or min(figures["kinds"].values()) < 0:
+        raise VerificationError("the document contradicts itself: the kinds of controls are not as many as the controls")
     kinds = tuple(kind for kind, count in figures["kinds"].items() for _ in range(count))
     return Controls(
         figures["scheme"], figures["seed"], kinds, tuple(figures["matched"]), figures["total"], figures["carries_alone"]
