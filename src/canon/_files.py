@@ -63,7 +63,7 @@ def check_outputs(
     >>> check_outputs(["page.html", "./page.html"])
     Traceback (most recent call last):
     ...
-    canon._files.OutputError: two outputs are one file (at ./page.html). Name another file
+    canon._files.OutputError: two outputs are one file (at page.html). Name another file
     """
     seen: list[Path] = []
     read = [*_files_of(inputs)]

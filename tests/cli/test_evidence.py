@@ -88,6 +88,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "bits": lambda d: d["watermark"].update(matched=63),
     "p-value": lambda d: d["watermark"].update(p_value=1e-30),
     "controls": lambda d: d["watermark"]["controls"]["matched"].__setitem__(0, 64),
+    "kinds": lambda d: d["watermark"]["controls"]["kinds"].update(redrawn=10**15),
     "void": lambda d: d["watermark"]["controls"].update(void=True),
     "residual": lambda d: d["certificate"]["layers"][0].update(max_rel_err=0.5),
     "difference": lambda d: d["function"]["comparisons"][0].update(difference=0.5),

@@ -32,6 +32,9 @@ FIELDS: Final[dict[str, Any]] = {
 }  # fmt: skip
 """What a document consists of."""
 
+MOST_KINDS: Final = 3
+"""Kinds of controls that there are."""
+
 
 def read_evidence(text: str) -> dict[str, Any]:
     """Parse and check a document."""
@@ -170,6 +173,8 @@ def _watermark(document: Document) -> None:
 def _controls(figures: Document) -> Controls:
     """Controls come in turn, one of each kind; which kind came first a document does not say."""
     matched = tuple(figures["matched"])
+    if not 1 <= len(figures["kinds"]) <= MOST_KINDS:
+        raise VerificationError("the document contradicts itself: there are no such kinds of controls")
     found = [
         Controls(
             figures["scheme"],

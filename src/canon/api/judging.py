@@ -12,7 +12,7 @@ from canon.api.comparing import Compared, Example, Owner, compare
 from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.marks import read_mark
-from canon.errors import CanonError
+from canon.errors import CanonError, VerificationError
 from canon.verify import Alignment, LayoutKey, Matching
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
@@ -177,6 +177,8 @@ def judge(
 
 def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None) -> dict[str, list[Inputs]]:
     found = {"random": random_probes(example)}
+    if "random" in (probes or {}):
+        raise VerificationError("'random' names the probes that are always used", hint="Call yours by another name")
     for name, arrays in (probes or {}).items():
         found[name] = given_probes(arrays, example)
     return found

@@ -56,11 +56,11 @@ def _back(tier2: Mapping[str, Any], answer: str) -> str:
 
 
 def _luck(mark: Mapping[str, Any], controls: Controls, found: charts.Luck) -> str:
-    limit = number(mark["alpha"])
+    limit, enough = number(mark["alpha"]), found.needed_bits
     needed = (
         f"No number of right bits rules out luck with a chance of {limit}."
-        if found.needed_bits is None
-        else f"{found.needed_bits:,} or more right bits of {mark['total']:,} happen by luck with a chance of {limit}."
+        if enough is None
+        else f"{enough:,} or more right bits of {mark['total']:,} happen by luck with a chance of at most {limit}."
     )
     chance = f"{odds(mark['p_value'])} (p = {mark['p_value']:.2g})"
     model = f"This model has {mark['matched']:,} right, for which the chance is {chance}"
