@@ -67,8 +67,8 @@ def test_the_documented_table_is_the_one_that_decides() -> None:
 
     rows = [
         f"| {', '.join(rule.network)} | {cell(rule.function, get_args(FunctionWord))} | "
-        f"{cell(rule.mark, get_args(MarkWord))}{' (alone)' * rule.alone} | {cell(rule.priority, get_args(PriorityWord))} "
-        f"| {rule.verdict.kind} |"
+        f"{cell(rule.mark, get_args(MarkWord))}{' (alone)' * rule.alone} | "
+        f"{cell(rule.priority, get_args(PriorityWord))} | {rule.verdict.kind} |"
         for rule in TABLE
     ]
     page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text(encoding="utf-8")
