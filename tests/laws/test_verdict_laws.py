@@ -41,7 +41,8 @@ class Gated(nn.Module):
 
 def orthogonal(size: int, seed: int) -> Tensor:
     drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return torch.linalg.qr(drawn).Q.float()
+    turn: Tensor = torch.linalg.qr(drawn).Q.float()
+    return turn
 
 
 def rotated_stream(net: Gated, seed: int) -> None:
