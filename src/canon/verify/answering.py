@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
@@ -43,7 +44,8 @@ def unusual_options(options: Document) -> tuple[str, ...]:
 def answers_of(document: Document) -> Answers:
     """The four answers that a document's figures give."""
     function = _function(document["function"], document["precision"])
-    return Answers(_network(document, function), function, _mark(document), _priority(document["priority"]))
+    priority = _priority(document["priority"])
+    return Answers(_network(document, function), function, _alone(_mark(document), priority), priority)
 
 
 def _function(figures: Document, precision: Document) -> Function:
@@ -175,6 +177,13 @@ def _mark(document: Document) -> MarkAnswer:
         why = "the weights do not say in which order the channels stood, so it may be there unread"
         return MarkAnswer("unread", f"the key's message was not read ({read}); {why}", mark["p_value"], alone)
     return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"], alone)
+
+
+def _alone(mark: MarkAnswer, priority: Priority) -> MarkAnswer:
+    """A claim may hold many keys; whoever committed to many had as many tries."""
+    places = max((int(claim.get("watermark_places", 1)) for claim in priority.claims), default=1)
+    lucky = mark.p_value is not None and mark.p_value * max(1, places) > ALPHA
+    return replace(mark, alone=False) if lucky else mark
 
 
 def _priority(figures: Document) -> Priority:
