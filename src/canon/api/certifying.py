@@ -46,15 +46,29 @@ def certify(
         canonical: Whether canonical forms may be compared.
         norms: The reference's norms, where they are known already.
     """
-    names = None if layers is None else tuple(layers)
     owner = Traced.of(reference, example)
     known = norms_behind_layers(reference, owner.graph) if norms is None else norms
     if isinstance(recovered, fx.GraphModule):
         recovered = named_alike(recovered, owner.architecture, example, reference=reference)
+    names = None if layers is None else tuple(layers)
+    return certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+
+
+def certify_with(
+    recovered: nn.Module,
+    owner: Traced,
+    norms: tuple[FoldableNorm, ...],
+    tolerance: float,
+    names: tuple[str, ...] | None,
+    matching: Matching,
+    canonical: bool = True,
+) -> Certificate:
+    """As `certify`, for a reference that is traced already and a model that has its names."""
+    example = owner.example
 
     def once(ours: nn.Module, theirs: Traced) -> Certificate:
         traced = Traced.like(ours, example, theirs)
-        formed, form = conform(ours, known, example, graph=traced.graph)
+        formed, form = conform(ours, norms, example, graph=traced.graph)
         if form.changed:
             return certify_folded(formed, theirs.model, example, tolerance, names, matching=matching)
         return certify_traced(traced, theirs, tolerance, names, matching=matching)
@@ -64,7 +78,7 @@ def certify(
     if found.passed or not related or not canonical:
         return found
     try:
-        again = once(recover(recovered, example).model, Traced.of(recover(reference, example).model, example))
+        again = once(recover(recovered, example).model, Traced.of(recover(owner.model, example).model, example))
     except RecoveryError:
         return found
     # A failure is told about the models that were given.
