@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from canon.containment import Location
     from canon.watermarks import Key
 
-NO_CLAIM = Priority("nothing shown", "no claim was given that shows what was there first")
+COMMITTED: Final = ("tolerance", "layers", "alpha", "fraction", "slack")
+"""Options that a claim must have fixed where they are not the standard ones: what a verdict is held against."""
+
+NO_CLAIM: Final = Priority("nothing shown", "no claim was given that shows what was there first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +212,8 @@ def _priority(
         other = Owner.of(model, None, owner.example)
         return find(compared, other, ()).answer in ("contained", "derived")
 
-    standard = asdict(JudgeOptions())
-    options = {name: value for name, value in asdict(mine.options).items() if value != standard[name]}
+    standard, chosen = asdict(JudgeOptions()), asdict(mine.options)
+    options = {name: chosen[name] for name in COMMITTED if chosen[name] != standard[name]}
     used = Used(
         reference=mine.reference,
         layout_key=mine.layout_key,
