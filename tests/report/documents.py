@@ -167,7 +167,15 @@ CLAIM = {
     "answer": "first",
     "reason": "the claim of 2025-02-03 covers the reference and the key, and the suspect is of 2026-05-20",
     "claims": [
-        {"owner": "ed25519:5f2c", "time": "2025-02-03T10:00:00Z", "covers": ["reference", "key"], "problem": None}
+        {
+            "role": "presented",
+            "owner": "ed25519:5f2c",
+            "time": "2025-02-03T10:00:00Z",
+            "timestamps": [{"time": "2025-02-03T10:00:00Z", "authority": "stamps", "wrong": None}],
+            "opened": ["reference", "watermark_key"],
+            "notes": [],
+            "wrong": [],
+        }
     ],
 }
 """What a claim that was there first looks like."""

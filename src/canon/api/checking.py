@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from canon.api.recounting import containment_holds, function_holds, priority_holds, structure_holds
 from canon.errors import VerificationError
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.evidence import check_digest, open_evidence, plain
@@ -108,6 +109,8 @@ def _equality(document: Document) -> None:
         return
     if certificate is None:
         _same("equality", found["by"], "layout key")
+        if alignment is None:
+            _same("equality", found["passed"], False)
         worst = [0.0 if alignment is None else alignment["worst"], *found["fixed"].values()]
         if alignment is not None and None not in worst:
             _near("the worst residual", found["worst"], max(worst))
@@ -115,6 +118,8 @@ def _equality(document: Document) -> None:
         return
     _same("equality", found["by"], "reference")
     _same("equality", found["passed"], certificate["passed"])
+    if found["passed"] and not certificate["canonical"]:
+        _same("the alignment", found["established"], alignment is not None and alignment["established_everywhere"])
     _same("the worst residual", found["worst"], certificate["max_rel_err"])
     _same("narrowing", found["narrowed"], certificate["narrowed"])
 
@@ -195,7 +200,8 @@ def _form(document: Document) -> None:
 
 
 CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
-    _precision, _equality, _certificate, _alignment, _watermark, _form,
+    structure_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds, _watermark,
+    priority_holds, _form,
 )  # fmt: skip
 
 
