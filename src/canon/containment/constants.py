@@ -21,6 +21,9 @@ from canon.verify.layout import Step, ratios
 ALIKE: Final = 0.3
 """How far apart what is known of two constants may be: their signs, and their ratio at several points."""
 
+RESIDUE: Final = 1e-6
+"""Constants that are smaller than the largest one by this factor are what rounding left."""
+
 SIZES: Final = 1e4
 """Constants are taken one by one if none is larger or smaller than its counterpart by more than this."""
 
@@ -57,8 +60,9 @@ def join_constants(
         gap.masked_fill_(blocks[0][here, None] != blocks[1][own], float("inf"))
         least, nearest = gap.min(dim=1)
         target = torch.where(least <= ALIKE, _stand_in(own, step)[nearest], -1)
-        match[here] = _one_by_one(here, target, own, scales, step)
-        _lead(best, here, match[here], _size(scales, pairs.index.numel()))
+        size = _size(scales, pairs.index.numel())
+        match[here] = _one_by_one(here, target, own, scales, step, size[here])
+        _lead(best, here, match[here], size)
     # A channel of the owner's that only a constant stood for is not found any longer.
     lost = (best >= 0) & (match[best.clamp(min=0)] < 0)
     best[lost] = -1
@@ -92,19 +96,29 @@ def _stand_in(own: Tensor, step: Step) -> Tensor:
     return largest[leader]
 
 
-def _one_by_one(here: Tensor, target: Tensor, own: Tensor, scales: Mapping[int, Tensor], step: Step) -> Tensor:
+def _one_by_one(
+    here: Tensor, target: Tensor, own: Tensor, scales: Mapping[int, Tensor], step: Step, size: Tensor
+) -> Tensor:
     """As many constants as the owner has, of their sizes: each is one of the owner's. Otherwise they go together."""
+    together = _without_residues(target, size)
     group = torch.where(target >= 0, step.leader[target.clamp(min=0)], -1)
     order, members = (torch.argsort(x, stable=True) for x in (group, step.leader[own]))
     if not torch.equal(group[order], step.leader[own][members]):
-        return target
+        return together
     alone = torch.empty_like(target)
     alone[order] = own[members]
     mine = {tap: scale[here] for tap, scale in scales.items()}
     for factor in ratios(mine, step.scales, alone).values():
         if bool((factor.abs() > SIZES).any()) or bool((factor.abs() < 1 / SIZES).any()):
-            return target
+            return together
     return alone
+
+
+def _without_residues(target: Tensor, size: Tensor) -> Tensor:
+    """Next to the largest constant, what rounding left of a sum is nothing, and reads nothing."""
+    largest = torch.zeros(int(target.max()) + 2, dtype=size.dtype)
+    largest.scatter_reduce_(0, target + 1, size, "amax")
+    return torch.where(size > RESIDUE * largest[target + 1], target, -1)
 
 
 def _lead(best: Tensor, here: Tensor, match: Tensor, size: Tensor) -> None:
