@@ -64,17 +64,26 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
     if moves:
         model = rewrite(extracted.model, graph, moves)
         extracted = replace(extracted, model=model, tensors=tensor_names(model)[0])
-    for known, item in found.items():
-        # Exact figures agree by no accident, however few the portrait's numbers are.
-        accepted = item.accepted
-        sure = accepted.found & (distance[known] <= SAME)
-        item.accepted = replace(accepted, distinct=accepted.distinct | sure)
+    confirm(found, distance)
     rows = {
         name: torch.cat([distance[space].repeat_interleave(repeat) for space, repeat in parts])
         for name, parts in channels_of(graph).items()
         if all(space in distance for space, _ in parts)
     }
     return extracted, rows
+
+
+def confirm(found: Mapping[int, Found], distance: Mapping[int, Tensor]) -> None:
+    """Channels whose exact figures agree are distinct: that is no accident, however few numbers they were found by.
+
+    Args:
+        found: By space: what was found; it is changed.
+        distance: By space: how far each channel of the extracted model is from the owner's.
+    """
+    for space, item in found.items():
+        accepted = item.accepted
+        sure = accepted.found & (distance[space] <= SAME)
+        item.accepted = replace(accepted, distinct=accepted.distinct | sure)
 
 
 def _meant(found: Found, distance: Tensor) -> frozenset[int]:

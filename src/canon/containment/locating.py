@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from canon.containment.agreement import agreement
 from canon.containment.ancestry import updates
 from canon.containment.answer import Findings, decide
-from canon.containment.exact import compare_exactly
+from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
 from canon.containment.location import LocatedLayer, LocatedSpace, Location
-from canon.containment.residuals import channels_of, layer_residuals
+from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
@@ -125,6 +125,7 @@ def _located(
     if owner.traced is not None:
         silent = {space: item.silent for space, item in found.items()}
         residuals = layer_residuals(extracted, owner.traced, silent)
+        confirm(found, by_space(owner.traced.graph, owner.traced.tensors, residuals))
     else:
         assert owner.layout is not None, "an owner is a model or a key"
         extracted, residuals = compare_exactly(extracted, owner.layout, found)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon.containment.constants import join_constants
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
 from canon.containment.yardstick import Yardstick
 from canon.describe import Coordinates
@@ -111,7 +112,7 @@ class Walk:
             old = known.get(space.id)
             basis = (index, self.side.state(step.maps))
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
-                self._match(index, step, space, self._features(step, space, told))
+                self._match(index, step, space, told)
                 self._seen[space.id] = basis
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
@@ -139,19 +140,21 @@ class Walk:
             raise _unfitting(space)
         return features
 
-    def _match(self, index: int, step: Step, space: Space, features: Tensor) -> None:
-        yardstick = self.yardsticks[index]
+    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
+        yardstick, features = self.yardsticks[index], self._features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
             raise _unfitting(space)
         if movable(space):
-            size = channels // space.groups
-            pairs = compare(yardstick, features, blocks(space), torch.arange(channels) // size, step.leader,
-                            self._flips(space))  # fmt: skip
+            own = torch.arange(channels) // (channels // space.groups)
+            pairs = compare(yardstick, features, blocks(space), own, step.leader, self._flips(space))
         else:
             pairs = _given(yardstick, features)
         bar = chance(yardstick.dimension, channels)
         accepted = accept(pairs, step.leader, bar, LEAST if movable(space) else -1.0)
+        if movable(space):
+            labels = blocks(space), own
+            pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels)
         features = _best(features, accepted, pairs, step)
         grain = GRAIN if self.portrait.reduced else ROUNDING
         factors = self.found[space.id].factors if space.id in self.found else {}
