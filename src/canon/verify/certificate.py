@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,19 @@ SWEEP: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 BINS: Final = tuple(10.0 ** (half / 2) for half in range(-18, 3))
 """Borders of the histogram of residuals, two per decade; what is smaller or larger has a bin of its own."""
+
+
+class Located(Protocol):
+    """What is needed of a network that was found inside another one."""
+
+    @property
+    def answer(self) -> str: ...  # noqa: D102
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+    @property
+    def coverage(self) -> float: ...  # noqa: D102
+    @property
+    def model(self) -> nn.Module | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,9 @@ class Certificate:
 
     narrowed: bool = False
     """Whether only some layers were asked for."""
+
+    location: Located | None = None
+    """Where the reference's network stands in the model, looked for where the certificate does not pass."""
 
     @property
     def passed(self) -> bool:
