@@ -29,7 +29,7 @@ MODELS: Final = 4
 LEVELS: Final = (1e-6, 1e-3, 0.01, 0.05)
 OPTIONS: Final = TrainOptions(epochs=6, batch_size=32, cooldown=1, accuracy_goal=0.9)
 NOTICED: Final = 0.1
-"""Every key with a p-value below this is read from controls too, as a verification does; of the others, one in twenty."""
+"""A key with a smaller p-value is read from controls too, as a verification does; of the others, one in twenty."""
 
 CONTROLS: Final = 60
 """Controls of one key here; a verification reads more."""
