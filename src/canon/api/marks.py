@@ -35,6 +35,9 @@ def read_mark(compared: Compared, owner: Owner, key: Key, options: JudgeOptions)
             return None, {"scheme": key.scheme, "refused": refused}
         place, model, spaces = _where(compared, owner, key)
         found = scheme.extract(model, key, example)
+        if found.shape_mismatch:
+            refused = f"shapes are not those of the key: {found.shape_mismatch[0]}"
+            return None, {"scheme": key.scheme, "refused": refused}
         clean = 1.0 if owner.model is None else scheme.extract(owner.model, key, example).similarity
         controls = scheme.controls(model, key, example=example)
     except CanonError as error:
