@@ -12,7 +12,8 @@ from canon.api.comparing import Compared, Example, Owner, compare
 from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.marks import read_mark
-from canon.errors import CanonError
+from canon.errors import CanonError, VerificationError
+from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
@@ -131,6 +132,8 @@ def judge(
         VerificationError: Neither or both of reference and layout key are given, or probes do not fit the model.
     """
     options = options or JudgeOptions()
+    for model in (suspect, *ancestors, *(() if reference is None else (reference,))):
+        check_model(model)
     mine = Mine(suspect, reference, layout_key, watermark_key, options)
     owner = Owner.of(reference, layout_key, example)
     calls = _calls(example, probes)
@@ -178,6 +181,8 @@ def judge(
 def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None) -> dict[str, list[Inputs]]:
     found = {"random": random_probes(example)}
     for name, arrays in (probes or {}).items():
+        if name in found:
+            raise VerificationError(f"probes may not be called '{name}'", hint="Random ones are always drawn as well")
         found[name] = given_probes(arrays, example)
     return found
 

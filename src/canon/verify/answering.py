@@ -159,12 +159,13 @@ def _mark(document: Document) -> MarkAnswer:
     controls = mark["controls"]
     if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
-    alone = bool(mark["carries_alone"])
     limit = min(mark["alpha"], ALPHA)
+    # A claim to many keys had as many tries: the one that happens to read is no more than luck.
+    alone = bool(mark["carries_alone"]) and mark["p_value"] * _tries(document["priority"]) <= limit
     if mark["p_value"] <= limit:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
     most = max(controls["matched"])
-    if not alone and mark["binomial"] <= limit and mark["matched"] > most:
+    if not mark["carries_alone"] and mark["binomial"] <= limit and mark["matched"] > most:
         others = (
             f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
         )
@@ -175,6 +176,11 @@ def _mark(document: Document) -> MarkAnswer:
         why = "the weights do not say in which order the channels stood, so it may be there unread"
         return MarkAnswer("unread", f"the key's message was not read ({read}); {why}", mark["p_value"], alone)
     return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"], alone)
+
+
+def _tries(priority: Document) -> int:
+    """How many watermark keys the claim that was presented has places for."""
+    return max([1, *(c.get("watermark_places", 1) for c in priority["claims"] if c.get("role") == "presented")])
 
 
 def _priority(figures: Document) -> Priority:
