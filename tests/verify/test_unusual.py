@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+import torch.fx
 from torch import Tensor, nn
 
-from canon.api import check_evidence, judge
+from canon.api import JudgeOptions, check_evidence, judge
 from canon.errors import CanonError, UnsupportedModelError, VerificationError
 from canon.verify import register
 from canon.verify.answering import answers_of
+from canon.verify.function import outputs_of
 from canon.verify.verdict import decide
 
 EXAMPLE = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
@@ -94,7 +96,9 @@ def test_nobody_takes_the_place_of_random_probes() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"suspect": "model.pt"}, {"reference": "model.pt"}, {"reference": None, "layout_key": perceptron()},
-     {"ancestors": ["model.pt"]}],
+     {"ancestors": ["model.pt"]}, {"suspect": perceptron().to("meta")}, {"reference": perceptron().to("meta")},
+     *({"options": JudgeOptions(tolerance=number)} for number in (float("nan"), float("inf"), -1.0, "1e-3", None)),
+     *({"options": JudgeOptions(alpha=number)} for number in (float("nan"), float("inf"), True))],
 )  # fmt: skip
 def test_what_is_no_model_is_an_error_of_its_own(wrong: dict[str, Any]) -> None:
     given = {"suspect": perceptron(), "reference": perceptron(), **wrong}
@@ -112,3 +116,28 @@ def test_one_of_many_claimed_keys_that_happens_to_read_proves_nothing(places: in
         "controls": {"void": False, "reason": "", "matched": [20]}, "carries_alone": True, "read_from": "aligned",
     }  # fmt: skip
     assert decide(answers_of(document)).kind == verdict
+
+
+class Raising(nn.Module):
+    """Can be traced, and not be run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = perceptron()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _refuse(self.inner(x))
+
+
+def _refuse(x: Tensor) -> Tensor:
+    if x.device.type == "meta":
+        return x
+    raise KeyError("no")
+
+
+torch.fx.wrap("_refuse")
+
+
+def test_outputs_of_a_model_that_cannot_be_run_were_not_compared() -> None:
+    with pytest.raises(VerificationError, match="cannot be run"):
+        outputs_of(Raising().eval(), [(EXAMPLE,)])
