@@ -93,11 +93,14 @@ def test_nobody_takes_the_place_of_random_probes() -> None:
         judge(perceptron(), EXAMPLE, reference=perceptron(), probes={"random": [torch.zeros(3, 6)]})
 
 
+WRONG: tuple[Any, ...] = (float("nan"), float("inf"), -1.0, "1e-3", None)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"suspect": "model.pt"}, {"reference": "model.pt"}, {"reference": None, "layout_key": perceptron()},
      {"ancestors": ["model.pt"]}, {"suspect": perceptron().to("meta")}, {"reference": perceptron().to("meta")},
-     *({"options": JudgeOptions(tolerance=number)} for number in (float("nan"), float("inf"), -1.0, "1e-3", None)),
+     *({"options": JudgeOptions(tolerance=number)} for number in WRONG),
      *({"options": JudgeOptions(alpha=number)} for number in (float("nan"), float("inf"), True))],
 )  # fmt: skip
 def test_what_is_no_model_is_an_error_of_its_own(wrong: dict[str, Any]) -> None:

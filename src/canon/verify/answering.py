@@ -180,7 +180,8 @@ def _mark(document: Document) -> MarkAnswer:
 
 def _tries(priority: Document) -> int:
     """How many watermark keys the claim that was presented has places for."""
-    return max([1, *(c.get("watermark_places", 1) for c in priority["claims"] if c.get("role") == "presented")])
+    places = [c.get("watermark_places", 1) for c in priority["claims"] if c.get("role") == "presented"]
+    return max([1, *map(int, places)])
 
 
 def _priority(figures: Document) -> Priority:
