@@ -133,10 +133,10 @@ def _certificate(document: Document) -> None:
     for layer in layers:
         error = layer["max_rel_err"]
         _same(f"layer {layer['name']:.60}", layer["passed"], error is not None and error <= tolerance)
-    within = bool(layers) and all(error is not None and error <= tolerance for error in errors)
+    within = bool(errors) and all(error is not None and error <= tolerance for error in errors)
     if certificate["passed"] and not within:
         raise VerificationError("the document contradicts itself: the certificate passed, its layers did not")
-    _same("the worst residual", certificate["max_rel_err"], None if None in errors else max(errors))
+    _same("the worst residual", certificate["max_rel_err"], None if None in errors else max(errors, default=None))
     counted, channels = sum(certificate["histogram"]["counts"]), sum(layer["width"] for layer in layers)
     compared = any(layer["max_rel_err"] is not None for layer in layers)
     _same("the histogram", counted, channels if compared else 0)

@@ -19,7 +19,7 @@ from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matchi
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
-from canon.verify.precision import Precision, alike, cast, widened
+from canon.verify.precision import Precision, alike, cast, coarsest, widened
 from canon.verify.traced import Traced
 
 if TYPE_CHECKING:
@@ -45,6 +45,9 @@ class Owner:
     traced: Traced | None = None
     """The model with all that is known of it."""
 
+    held: torch.dtype = torch.float32
+    """The coarsest float type of the model as it was given."""
+
     @staticmethod
     def of(reference: nn.Module | None, layout_key: LayoutKey | None, example: Example) -> Owner:
         """Look at what was given.
@@ -59,8 +62,8 @@ class Owner:
             example = cast(example, model)
             traced = Traced.of(model, example)
             norms = norms_behind_layers(model, traced.graph)
-            return Owner(model, None, traced.architecture, norms, example, traced)
-        if layout_key is not None and reference is None:
+            return Owner(model, None, traced.architecture, norms, example, traced, coarsest(reference))
+        if isinstance(layout_key, LayoutKey) and reference is None:
             return Owner(None, layout_key, layout_key.layout.architecture, layout_key.norms, example)
         raise VerificationError("give either a reference or a layout key")
 
@@ -151,7 +154,7 @@ def compare(
     recovering: bool,
 ) -> Compared:
     """Recover a suspect and hold it against the owner's network, by all its numbers."""
-    precision = Precision.of(suspect, owner.model)
+    precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)
     suspect = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
@@ -44,8 +43,7 @@ def unusual_options(options: Document) -> tuple[str, ...]:
 def answers_of(document: Document) -> Answers:
     """The four answers that a document's figures give."""
     function = _function(document["function"], document["precision"])
-    priority = _priority(document["priority"])
-    return Answers(_network(document, function), function, _alone(_mark(document), priority), priority)
+    return Answers(_network(document, function), function, _mark(document), _priority(document["priority"]))
 
 
 def _function(figures: Document, precision: Document) -> Function:
@@ -161,12 +159,13 @@ def _mark(document: Document) -> MarkAnswer:
     controls = mark["controls"]
     if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
-    alone = bool(mark["carries_alone"])
     limit = min(mark["alpha"], ALPHA)
+    # A claim to many keys had as many tries: the one that happens to read is no more than luck.
+    alone = bool(mark["carries_alone"]) and mark["p_value"] * _tries(document["priority"]) <= limit
     if mark["p_value"] <= limit:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
     most = max(controls["matched"])
-    if not alone and mark["binomial"] <= limit and mark["matched"] > most:
+    if not mark["carries_alone"] and mark["binomial"] <= limit and mark["matched"] > most:
         others = (
             f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
         )
@@ -179,11 +178,10 @@ def _mark(document: Document) -> MarkAnswer:
     return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"], alone)
 
 
-def _alone(mark: MarkAnswer, priority: Priority) -> MarkAnswer:
-    """A claim may hold many keys; whoever committed to many had as many tries."""
-    places = max((int(claim.get("watermark_places", 1)) for claim in priority.claims), default=1)
-    lucky = mark.p_value is not None and mark.p_value * max(1, places) > ALPHA
-    return replace(mark, alone=False) if lucky else mark
+def _tries(priority: Document) -> int:
+    """How many watermark keys the claim that was presented has places for."""
+    places = [c.get("watermark_places", 1) for c in priority["claims"] if c.get("role") == "presented"]
+    return max([1, *map(int, places)])
 
 
 def _priority(figures: Document) -> Priority:

@@ -116,7 +116,7 @@ class Certificate:
     def passed(self) -> bool:
         """Whether everything that was asked for was compared and is within the tolerance."""
         return (
-            bool(self.layers)
+            bool(self.layers or self.parameters)
             and all(layer.passed for layer in self.layers)
             and not self.differing
             and self.alignment is not None

@@ -85,8 +85,9 @@ def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     try:
         with torch.no_grad():
             found = [_side_by_side(runner(*_moved(cast(call, runner), device)), call) for call in calls]
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise VerificationError(f"the model cannot be run on the probes: {str(error).splitlines()[0]:.160}") from error
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise VerificationError(f"the model cannot be run on the probes: {said:.160}") from error
     return torch.cat(found)
 
 
