@@ -53,7 +53,7 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
                 gap = (ratio - 1).abs()
                 scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
             if not step.last:
-                named = coordinates(everyone, step.leader, told.scales, step.scales, told.zeros)
+                named = coordinates(everyone, step.leader, told.scales, step.scales, told.constants)
                 side.place(space, named, frozenset(step.scales))
     moves = {}
     for chosen, by_tap in scales.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -34,6 +34,10 @@ NUMBERS: Final = 64
 """Numbers per row where the owner's model is at hand: under 20% noise, 2,048 rows are still told apart."""
 
 
+SAMPLE: Final = 256
+"""Numbers of each tensor that the seed is made from, and some more."""
+
+
 @dataclass(frozen=True, eq=False)
 class Owner:
     """What is known of the owner's network: all of it, or what a layout key keeps."""
@@ -60,11 +64,26 @@ class Owner:
             return Owner(layout.architecture, portrait, reference.norms, reference.skeleton, layout=layout)
         traced = Traced.of(reference, example)
         traced.check_finite()
-        seed = secrets.randbits(62)
+        seed = _seed(traced.tensors)
         layout = survey(traced, numbers=NUMBERS, seed=seed)
         norms = norms_behind_layers(reference, traced.graph)
         portrait = Portrait(layout.steps, NUMBERS, seed)
         return Owner(layout.architecture, portrait, norms, skeleton_of(traced.graph), traced)
+
+
+def _seed(tensors: Mapping[str, Tensor]) -> int:
+    """Rows are projected with a seed that the owner's model gives, so that evidence can be made again.
+
+    Whoever has the model could make rows that agree in the projection alone; residuals compare rows in full.
+    """
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.numel():
+            flat = tensor.detach().flatten()
+            some = flat[:: max(1, flat.numel() // SAMPLE)].double().cpu().contiguous()
+            digest.update(name.encode())
+            digest.update(some.numpy().tobytes())
+    return int.from_bytes(digest.digest()[:8], "big") >> 2
 
 
 def locate(

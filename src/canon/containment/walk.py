@@ -190,8 +190,8 @@ class Walk:
             leader = step.leader[member]
             factors = {tap: factor.numpy() for tap, factor in against(leader).items()}
             index = torch.where(match >= 0, leader, -1).numpy().astype(np.int64)
-            zeros = {point: np.where(zero, 0.0, np.nan) for point, zero in told.zeros.items()}
-            self.side.place(space, Coordinates(index, len(step.label), factors, zeros), frozenset(factors))
+            named = Coordinates(index, len(step.label), factors, told.constants)
+            self.side.place(space, named, frozenset(factors))
 
 
 def _best(features: Tensor, accepted: Accepted, pairs: Pairs, step: Step) -> Tensor:
