@@ -59,6 +59,7 @@ VERBS = {
     "recover out": ("recover", "{in}", "-o", "{out}"),
     "recover report": ("recover", "{in}", "-o", "{new}.safetensors", "--report", "{out}"),
     "recover widths": ("recover", "{other}", "-o", "{out}", "--widths", "{in}"),
+    "locate": ("locate", "{in}", "-r", "{other}", "-o", "{out}"),
     "register": ("register", "{in}", "-o", "{out}"),
     "verify suspect": ("verify", "{in}", "-r", "{other}", "-o", "{out}"),
     "verify reference": ("verify", "{other}", "-r", "{in}", "-o", "{out}"),

@@ -27,6 +27,8 @@ from canon.cli.evidence import app as evidence
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
+from canon.cli.locate import EXAMPLES as LOCATE_EXAMPLES
+from canon.cli.locate import locate
 from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
 from canon.cli.recover import recover
 from canon.cli.register import EXAMPLES as REGISTER_EXAMPLES
@@ -111,6 +113,7 @@ app.command(epilog=INSPECT_EXAMPLES)(inspect)
 app.command(epilog=ATTACK_EXAMPLES)(attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command(epilog=REGISTER_EXAMPLES)(register)
+app.command(epilog=LOCATE_EXAMPLES)(locate)
 app.command(epilog=COMMIT_EXAMPLES)(commit)
 app.command(epilog=VERIFY_EXAMPLES)(verify)
 app.command()(demo)

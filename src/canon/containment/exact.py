@@ -15,6 +15,7 @@ from torch import Tensor
 
 from canon.containment.residuals import channels_of
 from canon.containment.walk import ROUNDING, Found
+from canon.describe import SKETCH
 from canon.graph.tensors import tensor_names
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.verify.layout import Layout, coordinates, ratios
@@ -26,16 +27,19 @@ SAME: Final = 1e-3
 """Median distance of exact figures up to which channels are the owner's, not only like them."""
 
 
-def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found]) -> tuple[Traced, dict[str, Tensor]]:
+def compare_exactly(
+    extracted: Traced, layout: Layout, found: Mapping[int, Found], *, numbers: int = SKETCH
+) -> tuple[Traced, dict[str, Tensor]]:
     """The extracted model in the key's own scales, and by layer how far each row is from the owner's.
 
     Args:
         extracted: The extracted model, in the owner's layout.
         layout: The key's.
         found: By space: what was found of it.
+        numbers: Numbers per row that the layout was made with.
     """
     graph = extracted.graph
-    side = Side(graph, extracted.tensors, seed=layout.seed)
+    side = Side(graph, extracted.tensors, numbers=numbers, seed=layout.seed)
     distance: dict[int, Tensor] = {}
     scales: dict[int, dict[int, Tensor]] = {}
     for index, step in enumerate(layout.steps):
@@ -53,7 +57,7 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
                 gap = (ratio - 1).abs()
                 scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
             if not step.last:
-                named = coordinates(everyone, step.leader, told.scales, step.scales, told.zeros)
+                named = coordinates(everyone, step.leader, told.scales, step.scales, told.constants)
                 side.place(space, named, frozenset(step.scales))
     moves = {}
     for chosen, by_tap in scales.items():

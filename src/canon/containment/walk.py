@@ -57,6 +57,17 @@ class Found:
     factors: dict[int, Tensor] = field(default_factory=dict)
     """By tap: the suspect's channel over the owner's."""
 
+    mirror: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """For every channel of the owner's the suspect's channel that is its mirror image, or -1; empty: not looked for."""
+
+    mirror_gains: dict[int, Tensor] = field(default_factory=dict)
+    """By tap: what makes the owner's channel of its mirror image's row."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether any row comes from a mirror image."""
+        return bool((self.mirror >= 0).any())
+
     @cached_property
     def settled(self) -> dict[int, Tensor]:
         """Factors, with 1 where they are 1 as far as can be told: order alone was changed, or nothing."""
@@ -134,14 +145,14 @@ class Walk:
             raise _unfitting(space)
         return space
 
-    def _features(self, step: Step, space: Space, told: Description) -> Tensor:
+    def features(self, step: Step, space: Space, told: Description) -> Tensor:
         features = self.portrait.features(step, told.features, told.parts)
         if features.shape[1] != step.features.shape[1] or not step.scales.keys() <= told.scales.keys():
             raise _unfitting(space)
         return features
 
     def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
-        yardstick, features = self.yardsticks[index], self._features(step, space, told)
+        yardstick, features = self.yardsticks[index], self.features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
             raise _unfitting(space)
@@ -190,8 +201,8 @@ class Walk:
             leader = step.leader[member]
             factors = {tap: factor.numpy() for tap, factor in against(leader).items()}
             index = torch.where(match >= 0, leader, -1).numpy().astype(np.int64)
-            zeros = {point: np.where(zero, 0.0, np.nan) for point, zero in told.zeros.items()}
-            self.side.place(space, Coordinates(index, len(step.label), factors, zeros), frozenset(factors))
+            named = Coordinates(index, len(step.label), factors, told.constants)
+            self.side.place(space, named, frozenset(factors))
 
 
 def _best(features: Tensor, accepted: Accepted, pairs: Pairs, step: Step) -> Tensor:
