@@ -99,6 +99,7 @@ class Walk:
         self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
         self.final = {step.space: index for index, step in enumerate(portrait.steps)}
         self.found: dict[int, Found] = {}
+        self._descriptions: dict[tuple[int, tuple[int, ...]], tuple[object, Description]] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
         for step in portrait.steps:
@@ -119,9 +120,9 @@ class Walk:
         self.found = {}
         for index, step in enumerate(self.portrait.steps):
             space = self._space(step)
-            told = self.side.describe(space, step.maps)
-            old = known.get(space.id)
             basis = (index, self.side.state(step.maps))
+            told = self._told(step, space)
+            old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
                 self._match(index, step, space, told)
                 self._seen[space.id] = basis
@@ -130,6 +131,13 @@ class Walk:
                 self.found[space.id] = replace(old, factors={})
             if movable(space):
                 self._place(step, space, told)
+
+    def _told(self, step: Step, space: Space) -> Description:
+        """What a step says of the suspect; as long as nothing that it rests on has changed, it was said before."""
+        state, place = self.side.state(step.maps), (space.id, step.maps)
+        if place not in self._descriptions or self._descriptions[place][0] != state:
+            self._descriptions[place] = (state, self.side.describe(space, step.maps))
+        return self._descriptions[place][1]
 
     def _space(self, step: Step) -> Space:
         """A key comes from a file, and may ask for what this network does not have."""
