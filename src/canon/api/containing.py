@@ -61,7 +61,8 @@ def containment_figures(
     fixed, sizes = fixed_figures(location, owner)
     layers, numbers = _shares(location, owner)
     near = [name for name, residual in fixed.items() if residual <= ALIKE]
-    tables = [name for name in fixed if name not in near and _is_table(name, owner)]
+    every = [name for name in fixed if _is_table(name, owner)]
+    tables = [name for name in every if name not in near]
     owner_function: tuple[Comparison, ...] = ()
     if location.model is not None:
         random = {"random": calls["random"]}
@@ -74,8 +75,8 @@ def containment_figures(
         **figures,
         "fixed": fixed,
         "replaced": tables,
-        "layers_in_all": len(layers) + len(fixed),
-        "layers_found": sum(share >= 0.5 for share in layers.values()) + len(near),
+        "layers_in_all": len(layers) + len(every),
+        "layers_found": sum(share >= 0.5 for share in layers.values()) + len(every) - len(tables),
         "numbers": sum(numbers.values()) + sum(sizes.values()),
         "numbers_found": round(sum(numbers[name] * layers[name] for name in layers))
         + sum(sizes[name] for name in near),

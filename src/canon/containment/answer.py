@@ -63,9 +63,17 @@ class _Counts:
     telling: int
     """Channels in layers that can tell a stranger."""
 
+    told: int
+    """Those of them that were found distinctly."""
+
     @property
     def share(self) -> float:
         return self.distinct / self.channels if self.channels else 0.0
+
+    @property
+    def evidence(self) -> float:
+        """Share of the channels that can tell a stranger that were found distinctly."""
+        return self.told / self.telling if self.telling else 0.0
 
 
 def decide(findings: Findings) -> Location:
@@ -90,7 +98,7 @@ def decide(findings: Findings) -> Location:
 
 
 def _count(findings: Findings, *, first: bool) -> _Counts:
-    channels = found = distinct = telling = 0
+    channels = found = distinct = telling = told = 0
     for space in findings.spaces:
         if space.name in findings.first and not first:
             continue
@@ -99,25 +107,29 @@ def _count(findings: Findings, *, first: bool) -> _Counts:
         channels += number
         found += int((space.found & heard).sum())
         distinct += int((space.distinct & heard).sum())
-        telling += number if space.chance < TELLING else int((space.distinct & heard).sum())
-    return _Counts(channels, found, distinct, telling)
+        if space.chance < TELLING:
+            telling += number
+            told += int((space.distinct & heard).sum())
+    return _Counts(channels, found, distinct, telling, told)
 
 
 def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answer, str]:
     many = f"{everywhere.distinct:,} of {everywhere.channels:,} of the owner's channels were found distinctly"
     if deep.telling < ENOUGH:
+        if findings.owner is not None and _short_of_contained(findings, everywhere) is None:
+            return "contained", "every channel of the owner's was found, and the suspect computes what the owner's does"
         return "not decided", f"{many}, but the network has too few channels beyond its first layers to tell a stranger"
-    if deep.share < DERIVED and deep.telling < deep.channels / 2:
+    if deep.evidence < DERIVED and deep.telling < deep.channels / 2:
         return "not decided", (
             f"{many}, but {deep.channels - deep.telling:,} of {deep.channels:,} beyond the first layers are described "
             "by too few numbers to tell a changed copy from a stranger; a robust key or the owner's model has more"
         )
-    if deep.share <= STRANGER:
+    if deep.evidence <= STRANGER:
         return "unrelated", f"{many}, {deep.distinct:,} of {deep.channels:,} beyond the first layers, as in a stranger"
-    if deep.share < DERIVED:
+    if deep.evidence < DERIVED:
         return (
             "not decided",
-            f"{many}, {deep.share:.0%} beyond the first layers: more than in strangers, not enough",
+            f"{many}, {deep.evidence:.0%} beyond the first layers: more than in strangers, not enough",
         )
     if findings.updates:
         least = min(update.cosine for update in findings.updates)

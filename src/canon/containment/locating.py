@@ -27,7 +27,7 @@ from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
-from canon.verify.portrait import Portrait
+from canon.verify.portrait import Portrait, with_luck
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
@@ -72,7 +72,7 @@ class Owner:
         seed = _seed(traced.tensors)
         layout = survey(traced, numbers=NUMBERS, seed=seed)
         norms = norms_behind_layers(reference, traced.graph)
-        portrait = Portrait(layout.steps, NUMBERS, seed)
+        portrait = Portrait(with_luck(layout.steps, traced), NUMBERS, seed)
         return Owner(layout.architecture, portrait, norms, skeleton_of(traced.graph), traced)
 
 
@@ -182,9 +182,7 @@ def _located(
     return result
 
 
-def _extracted(
-    given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], found: Mapping[int, Found]
-) -> Traced:
+def _extracted(given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], found: Mapping[int, Found]) -> Traced:
     """The owner's network as it stands in the suspect, with zeros for what was not found."""
     model = extract(given.traced.model, given.traced.graph, given.traced.tensors, found)
     inputs = fitting(example, model)

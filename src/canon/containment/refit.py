@@ -59,6 +59,8 @@ def refit(suspect: Traced, extracted: Traced, found: Mapping[int, Found], exampl
         found: By space: what was found.
         example: An input.
     """
+    if isinstance(example, tuple) and sum(isinstance(x, Tensor) for x in example) > 1:
+        return ()  # states and lengths go along with the batch, and more samples cannot be drawn
     sides = Sides(suspect, extracted, found, _inputs(suspect, example))
     changed: list[str] = []
     with torch.no_grad():
@@ -85,7 +87,9 @@ def _refit(sides: Sides, index: int, chosen: list[int]) -> bool:
         return False
     count = 2 + SAMPLES * few.shape[1] // max(1, few.shape[2] * few.shape[0] // 2)
     inputs = _some(sides.inputs, slice(count))
-    ours, theirs = (_entering(*side, inputs) for side in ((sides.suspect.model, linear), (sides.extracted.model, target)))
+    ours, theirs = (
+        _entering(*side, inputs) for side in ((sides.suspect.model, linear), (sides.extracted.model, target))
+    )
     if ours is None or theirs is None:
         return False
     weight = _rows(sides, linear)

@@ -169,7 +169,7 @@ class Walk:
             pairs = compare(yardstick, features, blocks(space), own, step.leader, self._flips(space))
         else:
             pairs = _given(yardstick, features)
-        bar = chance(yardstick.dimension, channels)
+        bar = max(chance(yardstick.dimension, channels), step.shuffled)
         accepted = accept(pairs, step.leader, bar, LEAST if movable(space) else -1.0)
         if movable(space):
             labels = blocks(space), own

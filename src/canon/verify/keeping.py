@@ -51,6 +51,7 @@ def portrait_header(portrait: Portrait, layout: Layout) -> tuple[dict[str, Any],
     parts = [[[p.blocks, p.numbers, int(p.exact)] for p in step.parts] for step in portrait.steps]
     kept, blocks = _kept(portrait, layout.steps)
     header = {"numbers": portrait.numbers, "seed": portrait.seed, "parts": parts, "blocks": blocks}
+    header["shuffled"] = [round(step.shuffled, 4) for step in portrait.steps]
     return header, torch.cat([block.flatten() for block in kept])
 
 
@@ -112,7 +113,8 @@ def read_portrait(header: Mapping[str, Any], stored: Tensor, steps: Sequence[Ste
         raise ValueError("the portrait is of another kind")
     taken, found = 0, []
     kept: list[Tensor] = []
-    for step, entries, runs in zip(steps, header["parts"], header["blocks"], strict=True):
+    shuffled = [_share(value) for value in header.get("shuffled", [0.0] * len(steps))]
+    for step, entries, runs, luck in zip(steps, header["parts"], header["blocks"], shuffled, strict=True):
         width, parts = len(step.label), tuple(_part(entry) for entry in entries)
         shapes = [(width, part.numbers) for part in parts for _ in range(part.blocks)] + [(width, 1)] * len(step.scales)
         chosen = [start + more for start, count in runs for more in range(_whole(count, len(shapes)))]
@@ -128,7 +130,7 @@ def read_portrait(header: Mapping[str, Any], stored: Tensor, steps: Sequence[Ste
             blocks.append(kept[index])
         sizes = dict(zip(sorted(step.scales), blocks[len(blocks) - len(step.scales) :], strict=True))
         scales = {tap: _unpack_sizes(block, step.scales[tap]) for tap, block in sizes.items()}
-        found.append(replace(step, features=unpack(blocks, parts), parts=parts, scales=scales))
+        found.append(replace(step, features=unpack(blocks, parts), parts=parts, scales=scales, shuffled=luck))
     if taken != stored.numel():
         raise ValueError(f"{stored.numel() - taken} numbers too many in the portrait")
     return Portrait(tuple(found), numbers, seed, reduced=True)
@@ -138,6 +140,12 @@ def _whole(value: Any, high: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= high:
         raise ValueError(f"expected a whole number up to {high}, got {value!r:.40}")
     return value
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise ValueError(f"expected a number from 0 to 1, got {value!r:.40}")
+    return float(value)
 
 
 def _part(entry: Any) -> Part:

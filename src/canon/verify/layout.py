@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -53,6 +52,9 @@ class Step:
 
     parts: tuple[Part, ...] = ()
     """What the features are made of, where they are whole."""
+
+    shuffled: float = 0.0
+    """The cosine that rows with the same numbers in other places reach: what a stranger of that kind would."""
 
 
 @dataclass(frozen=True, eq=False)

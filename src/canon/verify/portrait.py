@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from canon.verify.layout import Layout, Step, coordinates
+from canon.verify.shuffled import shuffled_cosine
 from canon.verify.side import Part, Side
 from canon.verify.traced import Traced
 
@@ -61,7 +62,13 @@ def portray(traced: Traced, layout: Layout, numbers: int, seed: int) -> Portrait
             if not step.last:
                 everyone = torch.arange(space.width)
                 side.place(space, coordinates(everyone, step.leader, scales, scales, told.constants), frozenset(scales))
-    return Portrait(tuple(steps), numbers, seed)
+    return Portrait(with_luck(steps, traced), numbers, seed)
+
+
+def with_luck(steps: Sequence[Step], traced: Traced) -> tuple[Step, ...]:
+    """Steps that say what rows with the same numbers in other places would reach."""
+    alike = [shuffled_cosine(linear, traced.tensors) for linear in traced.graph.maps]
+    return tuple(replace(step, shuffled=max((alike[index] for index in step.maps), default=0.0)) for step in steps)
 
 
 def reduce(portrait: Portrait) -> Portrait:
