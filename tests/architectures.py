@@ -76,17 +76,6 @@ JOINED = (
         {"c": "zeros are padded in by number", "c#2": "zeros are padded in by number", "d": "zeros are padded in"},
     ),
     Case(
-        "stack",
-        lambda: Net(
-            lambda net, x: head(net, net.c(torch.stack([net.a(x).relu(), net.b(x)], 1).amax(1))),
-            a=conv(3, 6),
-            b=conv(3, 6),
-            c=conv(6, 5),
-            fc=nn.Linear(5, 4),
-        ),
-        ("a", "c"),
-    ),
-    Case(
         "cat of one twice",
         lambda: two_convs(lambda net, x: net.c(torch.cat([x, x.relu()], 1)), c=conv(12, 6)),
         ("a", "c", "b"),

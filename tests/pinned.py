@@ -106,8 +106,8 @@ PINNED = (
         lambda net, x: F.pad(x, (0, 0, 0, 0, -1, 1)),
     ),
     pinned(
-        "stack of fixed coordinates",
-        "stack of values",
+        "stack",
+        "unknown operation stack",
         lambda net, x: torch.stack([x, net.k]).sum(0),
         k=parameter(2, 6, 8, 8),
     ),

@@ -80,7 +80,7 @@ def test_the_policy_allows_our_style_and_nothing_else() -> None:
     ("name", "answers", "verdict"),
     [
         ("equal", "Equal / Agree / Read / Nothing shown", "Matches The suspect holds the owner's network"),
-        ("claimed", "Equal / Agree / Read / First", "Proved The suspect holds the owner's network, and the claim"),
+        ("claimed", "Equal / Agree / Read / First", "Proved The suspect holds the owner's network, and its claim"),
         ("contained", "Contained / Agree / No key / Nothing shown", "Matches The suspect holds the owner's network"),
         ("derived", "Derived / Disagree / Read / Nothing shown", "Matches The suspect holds the owner's network"),
         (

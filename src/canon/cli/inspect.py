@@ -60,7 +60,7 @@ def inspect(
     from canon.graph import trace
 
     talker = Talker(as_json)
-    facts = file_facts(model, arch, parse_limits(limit))
+    facts = None if trust_pickle else file_facts(model, arch, parse_limits(limit))
     if facts is not None:
         talker.result(facts, file_report(facts))
         return

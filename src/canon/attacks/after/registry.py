@@ -38,7 +38,7 @@ def parse(text: str) -> Step:
     >>> parse("noise:relative=0.2")
     Noise(relative=0.2, absolute=0.0)
     >>> parse("round=8").spec
-    'round:bits=8'
+    'round'
     """
     head, _, tail = str(text).partition(":")
     name, equals, value = head.partition("=")

@@ -51,6 +51,8 @@ def _by_reference(sheet: Sheet, hearing: Hearing, mine: Owner, tier2: Tier2) -> 
     found = certified(hearing.recovered, mine.model, mine.layout, mine.example, mine.key.layers, sheet)
     note_certificate(sheet, "tier1", found)
     sheet.begin()
+    hearing.read(mine.key)
+    sheet.lap("extract")
     judged = hearing.hear(mine.key, mine.model)
     sheet.lap("judge")
     assert judged.mark is not None, "the owner's own key fits"
@@ -61,7 +63,7 @@ def _by_reference(sheet: Sheet, hearing: Hearing, mine: Owner, tier2: Tier2) -> 
         tier2_passed=tier2.passed,
         matched=judged.mark.matched,
         total=judged.mark.total,
-        p_value=short(judged.evidence["watermark"]["p_value"]),
+        p_value=short(judged.mark.p_value),
         verdict=told(judged),
     )
 

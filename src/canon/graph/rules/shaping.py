@@ -46,26 +46,6 @@ def cat(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> 
     return Layout(axis, output)
 
 
-@rule("stack")
-def stack(state: State, call: Call, tensors: Any, dim: int = 0) -> Layout | None:
-    """Side by side along an axis of their own, all operands are one space, as along positions."""
-    values = [v for v in tensors if isinstance(v, Value)]
-    axes = {None if v.layout is None else v.layout.axis for v in values}
-    if axes == {None}:
-        return None
-    first = values[0].layout
-    if len(axes) > 1 or first is None:
-        state.pin_value(values, "stack of values whose channels lie on different axes")
-        return None
-    output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False)
-    for value in values[1:]:
-        assert value.layout is not None, "all have channels on one axis"
-        if not state.unite(first.parts, value.layout.parts, "stack of differently cut axes"):
-            return None
-        state.tie(first.parts, value.layout.parts)
-    return Layout(first.axis + (int(dim) % call.rank <= first.axis), output)
-
-
 def _parts(state: State, value: Value, axis: int) -> Parts:
     if value.layout is not None:
         return value.layout.parts
@@ -279,6 +259,6 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
 
 
 __all__ = [
-    "VIEWS", "cat", "chunk", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "stack", "unbind",
+    "VIEWS", "cat", "chunk", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "unbind",
     "unflatten", "unit_axes",
 ]  # fmt: skip
