@@ -59,7 +59,7 @@ def refit(suspect: Traced, extracted: Traced, found: Mapping[int, Found], exampl
         found: By space: what was found.
         example: An input.
     """
-    sides = Sides(suspect, extracted, found, _inputs(suspect, example))
+    sides = Sides(suspect, extracted, found, random_inputs(suspect, example))
     changed: list[str] = []
     with torch.no_grad():
         for index, linear in enumerate(suspect.graph.maps):
@@ -80,12 +80,14 @@ def _carries(found: Mapping[int, Found], segment: Segment, graph: ChannelGraph) 
 
 def _refit(sides: Sides, index: int, chosen: list[int]) -> bool:
     linear, target = sides.suspect.graph.maps[index], sides.extracted.graph.maps[index]
-    few = _entering(sides.suspect.model, linear, _some(sides.inputs, slice(2)))
+    few = entering(sides.suspect.model, linear, some(sides.inputs, slice(2)))
     if few is None:
         return False
     count = 2 + SAMPLES * few.shape[1] // max(1, few.shape[2] * few.shape[0] // 2)
-    inputs = _some(sides.inputs, slice(count))
-    ours, theirs = (_entering(*side, inputs) for side in ((sides.suspect.model, linear), (sides.extracted.model, target)))
+    inputs = some(sides.inputs, slice(count))
+    ours, theirs = (
+        entering(*side, inputs) for side in ((sides.suspect.model, linear), (sides.extracted.model, target))
+    )
     if ours is None or theirs is None:
         return False
     weight = _rows(sides, linear)
@@ -94,8 +96,8 @@ def _refit(sides: Sides, index: int, chosen: list[int]) -> bool:
     for at in chosen:
         mine, yours = (linear.columns or ())[at], (target.columns or ())[at]
         surplus = torch.nonzero(sides.found[mine.space].accepted.match < 0).flatten()
-        x = _samples(ours, mine)[:, surplus.to(ours.device)]
-        fit = _least_squares(x, _samples(theirs, yours))
+        x = samples(ours, mine)[:, surplus.to(ours.device)]
+        fit = _least_squares(x, samples(theirs, yours))
         if fit is None:
             return False
         columns = weight[:, mine.offset : mine.offset + mine.length]
@@ -119,7 +121,7 @@ def _rows(sides: Sides, linear: LinearMap) -> Tensor:
     return result
 
 
-def _entering(model: nn.Module, linear: LinearMap, inputs: tuple[Any, ...]) -> Tensor | None:
+def entering(model: nn.Module, linear: LinearMap, inputs: tuple[Any, ...]) -> Tensor | None:
     """What a layer reads, `inputs x channels x places`; None where it is no module that is called once."""
     module = dict(model.named_modules()).get(linear.weight.removesuffix(".weight"))
     if module is None:
@@ -129,7 +131,7 @@ def _entering(model: nn.Module, linear: LinearMap, inputs: tuple[Any, ...]) -> T
     handle = module.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
     try:
         for start in range(0, calls, BATCH):
-            model(*_some(inputs, slice(start, start + BATCH)))
+            model(*some(inputs, slice(start, start + BATCH)))
     finally:
         handle.remove()
     if len(seen) != -(-calls // BATCH):
@@ -138,7 +140,7 @@ def _entering(model: nn.Module, linear: LinearMap, inputs: tuple[Any, ...]) -> T
     return whole.reshape(-1, whole.shape[-1], 1) if isinstance(module, nn.Linear) else whole.flatten(2)
 
 
-def _samples(values: Tensor, segment: Segment) -> Tensor:
+def samples(values: Tensor, segment: Segment) -> Tensor:
     """`samples x channels` of one segment; places of a flattened map are samples too."""
     part = values[:, segment.offset : segment.offset + segment.length]
     part = part.reshape(part.shape[0], segment.length // segment.repeat, -1)
@@ -159,8 +161,8 @@ def _least_squares(x: Tensor, y: Tensor) -> Tensor | None:
     return fit if bool(torch.isfinite(fit).all()) else None
 
 
-def _inputs(suspect: Traced, example: Any) -> tuple[Any, ...]:
-    """Random inputs."""
+def random_inputs(suspect: Traced, example: Any) -> tuple[Any, ...]:
+    """Random inputs, as many as may be needed."""
     given = example if isinstance(example, tuple) else (example,)
     generator = torch.Generator().manual_seed(0)
     first = next(suspect.model.parameters())
@@ -175,5 +177,6 @@ def _inputs(suspect: Traced, example: Any) -> tuple[Any, ...]:
     return tuple(like(x) for x in given)
 
 
-def _some(inputs: tuple[Any, ...], stretch: slice) -> tuple[Any, ...]:
+def some(inputs: tuple[Any, ...], stretch: slice) -> tuple[Any, ...]:
+    """A stretch of the inputs."""
     return tuple(x[stretch] if isinstance(x, Tensor) and x.ndim else x for x in inputs)
