@@ -29,7 +29,8 @@ def linear_bottlenecks(seed: int = 0) -> nn.Sequential:
 
 def mixed(net: nn.Sequential, seed: int = 1) -> nn.Sequential:
     """The same function, with the basis between the linear layers mixed."""
-    result: Any = copy.deepcopy(net)
+    copied = copy.deepcopy(net)
+    result: Any = copied
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for at in (2, 6, 10):
@@ -39,7 +40,7 @@ def mixed(net: nn.Sequential, seed: int = 1) -> nn.Sequential:
             first.weight.copy_(torch.einsum("ij,jkab->ikab", table, first.weight))
             first.bias.copy_(table @ first.bias)
             second.weight.copy_(torch.einsum("ojab,ij->oiab", second.weight, table))
-    return result
+    return copied
 
 
 def test_a_mixed_basis_is_seen_in_activations() -> None:

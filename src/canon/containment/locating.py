@@ -142,7 +142,8 @@ def _located(
     walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
     found = walk.run()
     extracted = _extracted(given, owner, example, found)
-    agreed, refitted = agreement(suspect, extracted.model, example), ()
+    agreed = agreement(suspect, extracted.model, example)
+    refitted: tuple[str, ...] = ()
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
         other = mirror_images(walk)
         again = _extracted(given, owner, example, other)
