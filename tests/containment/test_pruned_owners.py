@@ -18,7 +18,8 @@ KINDS = ("kept", "positive", "negative", "tiny variance", "nothing")
 
 def pruned(kind: str, seed: int, count: int = 4) -> nn.Module:
     """A network in which some rows of every convolution have no weights."""
-    net: Any = tiny(seed).double()
+    whole = tiny(seed).double()
+    net: Any = whole
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for conv, norm in ((net.conv1, net.norm1), (net.conv2, net.norm2), (net.conv3, net.norm3)):
@@ -35,7 +36,7 @@ def pruned(kind: str, seed: int, count: int = 4) -> nn.Module:
                 norm.bias[at] = 0
             else:
                 norm.bias[at] = (1 if kind == "positive" else -1) * (norm.bias[at].abs() + 0.05)
-    return net
+    return whole
 
 
 @settings(max_examples=6, deadline=None)

@@ -8,6 +8,7 @@ from canon.containment.locating import locate as locate
 from canon.containment.location import LocatedLayer as LocatedLayer
 from canon.containment.location import LocatedSpace as LocatedSpace
 from canon.containment.location import Location as Location
+from canon.containment.location import Span as Span
 from canon.containment.location import Updates as Updates
 
-__all__ = ["locate", "Location", "LocatedLayer", "LocatedSpace", "Agreement", "Updates"]
+__all__ = ["locate", "Location", "LocatedLayer", "LocatedSpace", "Agreement", "Span", "Updates"]

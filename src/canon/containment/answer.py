@@ -9,13 +9,16 @@ from typing import Final
 from torch import Tensor, nn
 
 from canon.containment.agreement import Agreement
-from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Updates
+from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Updates
 
 CLOSE: Final = 1e-3
 """Residuals and differences of outputs up to which the owner's numbers are still there."""
 
 DERIVED: Final = 0.3
 """Coverage beyond the first layers from which on it is no accident; strangers stay below 0.01."""
+
+SPANNED: Final = 0.5
+"""Share of the channels tested that must be linear images of the suspect's; strangers have none."""
 
 STRANGER: Final = 0.03
 """Coverage beyond the first layers up to which a suspect is what a stranger would be."""
@@ -53,6 +56,7 @@ class Findings:
     notes: tuple[str, ...] = ()
     seed: int = 0
     refitted: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,7 @@ def decide(findings: Findings) -> Location:
         layers=findings.layers,
         spaces=findings.spaces,
         refitted=findings.refitted,
+        spans=findings.spans,
         ancestors=findings.updates,
         notes=findings.notes,
         seed=findings.seed,
@@ -119,6 +124,17 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
         if findings.owner is not None and _short_of_contained(findings, everywhere) is None:
             return "contained", "every channel of the owner's was found, and the suspect computes what the owner's does"
         return "not decided", f"{many}, but the network has too few channels beyond its first layers to tell a stranger"
+    if deep.evidence < DERIVED and _spanned(findings) >= SPANNED:
+        count, tested = sum(span.spanned for span in findings.spans), sum(span.channels for span in findings.spans)
+        if not findings.updates:
+            return (
+                "derived",
+                f"{many}; {count:,} of {tested:,} are linear images of what the suspect computes; {ANCESTOR}",
+            )
+        return "not decided", (
+            f"{many}; {count:,} of {tested:,} are linear images of what the suspect computes, but rows that have no "
+            "counterpart cannot be compared with the ancestor's"
+        )
     if deep.evidence < DERIVED and deep.telling < deep.channels / 2:
         return "not decided", (
             f"{many}, but {deep.channels - deep.telling:,} of {deep.channels:,} beyond the first layers are described "
@@ -145,6 +161,13 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if against is None:
         return "contained", f"every channel of the owner's was found, and the rest of the suspect does nothing{tail}"
     return "derived", f"{many}; {against}{tail}"
+
+
+def _spanned(findings: Findings) -> float:
+    """Share of the channels tested beyond the first layers that are linear images of the suspect's."""
+    deep = [span for span in findings.spans if span.name not in findings.first]
+    tested = sum(span.channels for span in deep)
+    return sum(span.spanned for span in deep) / tested if tested >= ENOUGH else 0.0
 
 
 def _short_of_contained(findings: Findings, everywhere: _Counts) -> str | None:

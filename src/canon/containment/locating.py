@@ -10,15 +10,16 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.containment.agreement import agreement
+from canon.containment.agreement import HALVES, agreement
 from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
-from canon.containment.location import LocatedLayer, LocatedSpace, Location
+from canon.containment.location import LocatedLayer, LocatedSpace, Location, Span
 from canon.containment.mirrors import mirror_images, with_images
 from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
+from canon.containment.span import spans
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
@@ -141,7 +142,8 @@ def _located(
     walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
     found = walk.run()
     extracted = _extracted(given, owner, example, found)
-    agreed, refitted = agreement(suspect, extracted.model, example), ()
+    agreed = agreement(suspect, extracted.model, example)
+    refitted: tuple[str, ...] = ()
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
         other = mirror_images(walk)
         again = _extracted(given, owner, example, other)
@@ -174,6 +176,7 @@ def _located(
         notes=_notes(given, heads),
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
+        spans=_spans(given, owner, found, example),
     )
     result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
@@ -193,6 +196,21 @@ def _extracted(given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], 
             missing[space] = ~item.accepted.found & (item.mirror < 0 if item.mirrored else True)
     blank(extracted.graph, extracted.tensors, missing)
     return extracted
+
+
+def _spans(
+    given: Suspect, owner: Owner, found: Mapping[int, Found], example: Tensor | tuple[Any, ...]
+) -> tuple[Span, ...]:
+    """The span test, for spaces in which the owner's channels have no counterpart."""
+    if owner.traced is None or any(p.dtype in HALVES for p in given.traced.model.parameters()):
+        return ()
+    spaces = given.traced.graph.spaces
+    missing = [
+        index
+        for index, item in found.items()
+        if movable(spaces[index]) and bool((~item.accepted.found & ~item.silent).any())
+    ]
+    return spans(given.traced, owner.traced, missing, example) if missing else ()
 
 
 def _share(found: Mapping[int, Found]) -> float:

@@ -74,6 +74,24 @@ class LocatedSpace:
 
 
 @dataclass(frozen=True)
+class Span:
+    """Whether the owner's channels of one space are linear images of what the suspect computes."""
+
+    name: str
+    channels: int
+    """The owner's channels that change."""
+
+    spanned: int
+    """Those that are linear images."""
+
+    residual: float
+    """Median over the channels: what a linear image leaves of them, on inputs that it was not fitted to."""
+
+    chance: float
+    """The same for a stranger: the suspect's network with its numbers shuffled."""
+
+
+@dataclass(frozen=True)
 class Updates:
     """What the suspect has in common with what the owner added to an ancestor."""
 
@@ -111,6 +129,9 @@ class Location:
     spaces: tuple[LocatedSpace, ...] = ()
     refitted: tuple[str, ...] = ()
     """Layers whose columns were refitted on the suspect's activations: their numbers are no longer its weights."""
+
+    spans: tuple[Span, ...] = ()
+    """Spaces in which rows were missing, and the owner's model is at hand: it supports *derived*, never more."""
 
     ancestors: tuple[Updates, ...] = ()
     notes: tuple[str, ...] = ()
@@ -155,6 +176,7 @@ class Location:
             "agreement": None if self.agreement is None else asdict(self.agreement),
             "owner_agreement": None if self.owner_agreement is None else asdict(self.owner_agreement),
             "refitted": list(self.refitted),
+            "spans": [asdict(span) for span in self.spans],
             "ancestors": [asdict(update) for update in self.ancestors],
             "notes": list(self.notes),
             "layers": [asdict(layer) for layer in self.layers],
