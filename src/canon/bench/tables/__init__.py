@@ -10,6 +10,7 @@ from canon._files import write_text
 from canon.bench.records import Record, Store, suites_in
 from canon.bench.suite import Suite, load_suite, suite_names
 from canon.bench.tables.baselines import baseline_blocks
+from canon.bench.tables.changed import changed_blocks
 from canon.bench.tables.clean import clean_blocks
 from canon.bench.tables.common import distinct, machines, outcomes
 from canon.bench.tables.document import Block, Figure, Heading, Items, Page, Paragraph, Table, markdown, to_html
@@ -22,6 +23,7 @@ BLOCKS: Final[dict[str, Callable[[str, Sequence[Record]], Iterator[Block]]]] = {
     "training": training_blocks,
     "recovery": recovery_blocks,
     "clean": clean_blocks,
+    "changed": changed_blocks,
     "tolerance": tolerance_blocks,
     "runtime": runtime_blocks,
     "baseline": baseline_blocks,
@@ -86,8 +88,8 @@ def read_pages(folder: Path) -> list[Page]:
                 "[Verification of thirteen architectures](verify_grid.md)",
                 "[Suspects whose norms were folded away](folded_grid.md)",
                 "[Recovery under noise](noise_curve.md)",
-                "[Verdicts on changed copies and on strangers: a small network](verify_robustness.md)",
-                "[Verdicts on changed copies and on strangers: resnet18](verify_robustness_resnet18.md)",
+                "[Containment in thirteen architectures](containment_grid.md)",
+                "[Strangers, innocents and thieves](relatives.md)",
             )
         ),
     ]

@@ -1,0 +1,168 @@
+"""Changed copies: what is found and answered at growing strength, and where accuracy itself breaks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from statistics import mean
+from typing import Any
+
+from canon.bench.cases import UNCHANGED
+from canon.bench.measures.changed import BY_REFERENCE, BY_ROBUST_KEY, KEPT, RELATED
+from canon.bench.records import Record
+from canon.bench.tables.changed_figure import draw_changed
+from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, values_of
+from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
+
+HEAD = (
+    "after", "accuracy", "coverage: model", "robust key", "key", "residual", "network: model", "robust key", "key",
+    "function", "mark: model", "robust key", "bits", "p-value", "matches",
+)  # fmt: skip
+
+
+def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
+    """A table for each architecture, curves for each kind of change, and the marks scheme by scheme."""
+    done = [record for record in records if record.outcome == "done"]
+    yield Paragraph(
+        "Every row: nine trained and marked models. Accuracy: the mean on the test images, and the clean models' in the "
+        f"first row; it *broke* where it is more than {KEPT:g} below. Coverage: the least share of the owner's channels "
+        "that was found with the owner's model, with its robust layout key, and with its plain one. Residual: the "
+        "median over layers, channels and models. Network, function, mark: how many of the answers are in favour of the owner "
+        "(equal, contained or derived; agree; read). Bits: the least share. p-value: the largest. Matches: verdicts by the model "
+        "and by the robust key; priority is *nothing shown* throughout, as no claim is given. Wanted where accuracy is kept: "
+        f"{BY_REFERENCE:g} by the model, {BY_ROBUST_KEY:g} by the robust key, and an answer in favour; what misses is bold."
+    )
+    plain, hidden = [r for r in done if _attack(r) == "mix-opseq"], [r for r in done if _attack(r) != "mix-opseq"]
+    for model in distinct(record.case.model for record in plain):
+        yield Heading(model)
+        yield _table(by(plain, model=model), "after")
+    if plain:
+        yield Heading("Curves")
+        yield Paragraph(
+            "Means over nine schemes. A dotted line stands at the first strength at which accuracy is broken: what lies "
+            "beyond is not worth stealing."
+        )
+        yield Figure(
+            f"{suite}_curves", "Coverage, bits and accuracy over the strength of each change", draw_changed(plain)
+        )
+        yield Heading("Where accuracy breaks")
+        yield _breaks(plain)
+        yield Heading("Marks read, scheme by scheme")
+        yield Paragraph("By the owner's model, over all architectures; in brackets where accuracy is broken for most.")
+        yield _marks(plain)
+    if hidden:
+        yield Heading("Attacks that leave nothing redundant")
+        yield Paragraph("All architectures, with nothing done afterwards.")
+        yield _table(hidden, "attack")
+        yield _marks(hidden, "attack")
+    yield Heading("What did not come out as it should")
+    yield complaints(records, _why_bad) or Paragraph("Nothing.")
+
+
+def _attack(record: Record) -> str:
+    return str(record.case.values["attack"])
+
+
+def _table(records: Sequence[Record], field: str) -> Table:
+    names = distinct(getattr(record.case, field) for record in records)
+    return Table.of((field, *HEAD[1:]), [(name, *_cells(by(records, **{field: name}))) for name in names])
+
+
+def _cells(records: Sequence[Record]) -> tuple[str, ...]:
+    accuracy, clean = mean(values_of(records, "accuracy")), mean(values_of(records, "clean_accuracy"))
+    kept = [r for r in records if r.metrics["kept"]]
+    told = f"{accuracy:.3f}" + (f" (clean {clean:.3f})" if getattr(records[0].case, "after", "") == UNCHANGED else "")
+    broken = len(records) - len(kept)
+    bits = [
+        r.metrics["reference_matched"] / r.metrics["reference_total"]
+        for r in records
+        if r.metrics.get("reference_total")
+    ]  # type: ignore[operator]
+    chances = values_of(records, "reference_p_value")
+    residuals = sorted(values_of(records, "reference_residual"))
+    return (
+        told + (f", {broken} broke" if broken else ""),
+        _least(records, "reference", BY_REFERENCE),
+        _least(records, "robust", BY_ROBUST_KEY),
+        _least(records, "key", 0.0),
+        f"{residuals[len(residuals) // 2]:.2g}" if residuals else UNMEASURED,
+        *(_favour(records, f"{way}_network", RELATED) for way in ("reference", "robust", "key")),
+        _favour(records, "reference_function", ("agree",)),
+        *(_favour(records, f"{way}_mark", ("read",)) for way in ("reference", "robust")),
+        f"{min(bits):.2f}" if bits else UNMEASURED,
+        f"{max(chances):.1g}" if chances else UNMEASURED,
+        " / ".join(_favour(records, f"{way}_verdict", ("matches", "proved")) for way in ("reference", "robust")),
+    )
+
+
+def _least(records: Sequence[Record], way: str, wanted: float) -> str:
+    least = min(values_of(records, f"{way}_coverage"))
+    missed = any(r.metrics["kept"] and r.metrics[f"{way}_coverage"] < wanted for r in records)  # type: ignore[operator]
+    return f"**{least:.3f}**" if missed else f"{least:.3f}"
+
+
+def _favour(records: Sequence[Record], metric: str, words: Sequence[str]) -> str:
+    found = values_of(records, metric)
+    return f"{sum(word in words for word in found)}/{len(found)}"
+
+
+def _breaks(records: Sequence[Record]) -> Table:
+    """By model and kind of change: the first strength at which the mean accuracy is broken, and what is found there."""
+    rows = []
+    for model in distinct(record.case.model for record in records):
+        mine = by(records, model=model)
+        for kind in distinct(str(r.case.values["after"]).partition("=")[0].partition(":rate")[0] for r in mine):
+            steps = distinct(r.case.values["after"] for r in mine if str(r.case.values["after"]).startswith(kind))
+            broken = [step for step in steps if _broke(by(mine, after=step))]
+            if kind == UNCHANGED or len(steps) < 2:
+                continue
+            last = steps[steps.index(broken[0]) - 1] if broken and steps.index(broken[0]) else None
+            kept = steps[-1] if not broken else last
+            cells = _found(by(mine, after=kept)) if kept is not None else (UNMEASURED,) * 3
+            rows.append((model, kind, kept or "none", *cells, broken[0] if broken else "none of these"))
+    head = (
+        "model",
+        "change",
+        "strongest that keeps accuracy",
+        "least coverage there",
+        "network",
+        "marks read",
+        "breaks at",
+    )
+    return Table.of(head, rows)
+
+
+def _broke(records: Sequence[Record]) -> bool:
+    return mean(values_of(records, "accuracy")) < mean(values_of(records, "clean_accuracy")) - KEPT
+
+
+def _found(records: Sequence[Record]) -> tuple[str, str, str]:
+    words = Counter(values_of(records, "reference_network"))
+    answers = ", ".join(f"{count} {word}" for word, count in words.most_common())
+    return (
+        f"{min(values_of(records, 'reference_coverage')):.3f}",
+        answers,
+        _favour(records, "reference_mark", ("read",)),
+    )
+
+
+def _marks(records: Sequence[Record], field: str = "after") -> Table:
+    steps = distinct(getattr(record.case, field) for record in records)
+    rows = []
+    for scheme in distinct(record.case.scheme for record in records):
+        cells = []
+        for step in steps:
+            mine = by(records, scheme=scheme, **{field: step})
+            read = _favour(mine, "reference_mark", ("read",))
+            most = mine and sum(not r.metrics["kept"] for r in mine) * 2 > len(mine)
+            cells.append(f"({read})" if most else read)
+        rows.append((scheme, *cells))
+    return Table.of(("watermark", *(str(step) for step in steps)), rows)
+
+
+def _why_bad(record: Record) -> str:
+    found: Any = record.metrics
+    return (
+        f"accuracy {found['accuracy']:g} (clean {found['clean_accuracy']:g}); coverage {found['reference_coverage']:g} by the "
+        f"model, {found['robust_coverage']:g} by the robust key; {found['reference_network']}, {found['robust_network']}"
+    )
