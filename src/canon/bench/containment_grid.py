@@ -141,7 +141,8 @@ def summary(records: Sequence[Record]) -> str:
 def page(records: Sequence[Record]) -> str:
     """The page that is kept with the documentation."""
     missed = [
-        f"- {r['model']}, {r['variant']}, ρ = {r['ratio']:g}, {step}, by {NAMES[way]}: {found[way][0]:g}, {found[way][1]}"
+        f"- {r['model']}, {r['variant']}, ρ = {r['ratio']:g}, {step}, by {NAMES[way]}: "
+        f"{found[way][0]:g}, {found[way][1]}"
         for r in records
         if "steps" in r
         for step, found in r["steps"].items()
@@ -151,8 +152,9 @@ def page(records: Sequence[Record]) -> str:
     return "\n".join([
         "# Containment over the full grid", "",
         "Made by `python -m canon.bench.containment_grid` from `containment_grid.json`. Models have random weights; "
-        "attacks come with permutation, scaling and random split shares; kernels are not expanded, as their zeros would "
-        "be all that pruning finds. Cells: the least share of the owner's channels that was found, over all attacks of the row. "
+        "attacks come with permutation, scaling and random split shares; kernels are not expanded, as their zeros "
+        "would be all that pruning finds. Cells: the least share of the owner's channels that was found, over all "
+        "attacks of the row. "
         "Noise is relative to each weight, or to the spread of its tensor; 8 bits are symmetric, one step per tensor.",
         "", summary(records), "", *tables(records), "## What misses its target", "", *(missed or ["Nothing."]), "",
     ])  # fmt: skip

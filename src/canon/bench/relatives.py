@@ -2,8 +2,8 @@
 
 Strangers are trained on the same data from other starts; one kind starts from the owner's own first weights. Innocents
 are fine-tuned from the owner's public ancestor, thieves' copies from the owner's model. Everyone is judged by the
-owner's model and located by its robust layout key, innocents and thieves with and without the ancestor. Records are kept
-in one JSON file and a page is made from it; cases with a record are not run again.
+owner's model and located by its robust layout key, innocents and thieves with and without the ancestor. Records are
+kept in one JSON file and a page is made from it; cases with a record are not run again.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ STRANGERS: Final = 20
 APART: Final = 3
 """Models that start from the owner's first weights."""
 
+APART_KIND: Final = "same first weights"
 FAMILY: Final = 3
 """Innocents and thieves of each kind."""
 
@@ -70,12 +71,12 @@ class Relative:
 
 
 def cases(dataset: str, models: Sequence[str]) -> Iterator[Relative]:
-    """Strangers alone for small data; for CIFAR also innocents, thieves and copies."""
+    """Whoever has nothing of the owner's but the data, or the data and the first weights."""
     for model in models:
         for seed in range(STRANGERS):
             yield Relative(dataset, model, "stranger", seed)
         for seed in range(APART):
-            yield Relative(dataset, model, "same first weights", seed)
+            yield Relative(dataset, model, APART_KIND, seed)
 
 
 def family(dataset: str, model: str) -> Iterator[Relative]:
@@ -85,8 +86,9 @@ def family(dataset: str, model: str) -> Iterator[Relative]:
     for seed in range(FAMILY):
         for kind in TUNED:
             yield Relative(dataset, model, kind, seed)
-    for seed in range(2):
-        yield Relative(dataset, model, "stranger", seed)
+    for kind in ("stranger", APART_KIND):
+        for seed in range(2):
+            yield Relative(dataset, model, kind, seed)
 
 
 def measure(case: Relative, school: School) -> Record:
@@ -97,13 +99,13 @@ def measure(case: Relative, school: School) -> Record:
     suspect = _suspect(case, school)
     record: Record = {"accuracy": school.accuracy(suspect), "owner_accuracy": school.accuracy(owner)}
     owner, suspect = owner.cpu().eval(), suspect.cpu().eval()
-    example = school.example(case.model)
+    example = school.example()
     record["alone"] = _judged(suspect, owner, example, ())
     found = locate(suspect, register(owner, example, robust=True), example)
     record["robust"] = {"network": found.answer, "coverage": round(found.coverage, 4), "deep": round(found.deep, 4)}
-    if case.kind in TUNED:
-        ancestor = school.ancestor(case.model).cpu().eval()
-        record["with_ancestor"] = _judged(suspect, owner, example, (ancestor,))
+    if case.kind in TUNED or case.kind == APART_KIND:
+        ancestor = school.ancestor(case.model) if case.kind in TUNED else school.first_weights(case.model, 0)
+        record["with_ancestor"] = _judged(suspect, owner, example, (ancestor.cpu().eval(),))
     return record
 
 
@@ -126,7 +128,7 @@ def _judged(suspect: nn.Module, owner: nn.Module, example: torch.Tensor, ancesto
 def _suspect(case: Relative, school: School) -> nn.Module:
     if case.kind == "stranger":
         return school.trained(case.model, start=1000 + case.seed, order=1000 + case.seed)
-    if case.kind == "same first weights":
+    if case.kind == APART_KIND:
         return school.trained(case.model, start=0, order=1000 + case.seed)
     if case.kind in TUNED:
         origin, data, epochs, rate = TUNED[case.kind]
@@ -136,7 +138,7 @@ def _suspect(case: Relative, school: School) -> nn.Module:
     model = school.owner(case.model)
     if steps == ("before",):
         model = school.tuned(model, "owner", 2, 0.02, seed=7)
-    hidden = attack(model.cpu().eval(), school.example(case.model), "mix-opseq", ratio=0.2, seed=case.seed).model
+    hidden = attack(model.cpu().eval(), school.example(), "mix-opseq", ratio=0.2, seed=case.seed).model
     if steps == ("finetune",):
         return school.tuned(hidden, "owner", 2, 0.01, seed=7)
     for step in steps:
@@ -159,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write records and page; the status is 1 when somebody is wrongly believed, 3 when some are left."""
     parser = argparse.ArgumentParser(prog="python -m canon.bench.relatives", description=main.__doc__)
     parser.add_argument("--dataset", default="digits", help="digits, mnist or cifar100; the last adds a whole family")
-    parser.add_argument("--models", nargs="+", default=["resnet18", "mobilenet_v3_small", "plain"], metavar="NAME")
+    parser.add_argument("--models", nargs="+", default=["resnet18", "plain", "separable"], metavar="NAME")
     parser.add_argument("--data", type=Path, help="folder of the dataset")
     parser.add_argument("--cache", type=Path, default=Path("runs/bench/relatives"), help="folder of trained models")
     parser.add_argument("--device", default="cpu", help="where to train")

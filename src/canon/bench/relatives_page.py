@@ -17,11 +17,12 @@ UNLIKE: Final = ("stranger", "same first weights")
 
 INTRODUCTION: Final = """# Strangers, innocents and thieves
 
-Made by `python -m canon.bench.relatives` from `relatives.json`. All models are trained. Digits: AdamW, 20 passes over the
-1,438 training images. CIFAR-100: a resnet18 with a stem for small images; the public ancestor learns one half of
-the training images for 20 epochs, the owner fine-tunes it on the other half for 5 at a rate of 0.02, and strangers learn
-the owner's half from other first weights. Everybody is judged with the owner's model, and located with the robust layout
-key. *Beyond the first*: the share of the owner's channels that was found in layers that do not read the input.
+Made by `python -m canon.bench.relatives --page` from `relatives.json`, which the same command without `--page` writes.
+All models are trained. Digits: AdamW, 20 passes over the training images. CIFAR-100: a resnet18 with a stem for small
+images; the public ancestor learns one half of the training images for 20 epochs, the owner fine-tunes it on the other
+half for 5 at a rate of 0.02, and strangers learn the owner's half from other first weights. Everybody is judged with the
+owner's model, and located with the robust layout key. *Beyond the first*: the share of the owner's channels that was
+found in layers that do not read the input.
 """
 
 
@@ -69,8 +70,8 @@ def _strangers(records: Sequence[Record]) -> list[str]:
         "## Strangers", "",
         "Wanted: *unrelated* or *not decided*, and at most 1% beyond the first layers.", "",
         "| data | model | who | models | accuracy | by the model | most beyond the first | by the robust key | "
-        "most beyond the first |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "most beyond the first | first weights given as ancestor |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for data, model, kind in dict.fromkeys((r["dataset"], r["model"], r["kind"]) for r in records):
         mine = [r for r in records if (r["dataset"], r["model"], r["kind"]) == (data, model, kind)]
@@ -78,6 +79,8 @@ def _strangers(records: Sequence[Record]) -> list[str]:
         cells = [data, model, kind, str(len(mine)), span]
         for way in ("alone", "robust"):
             cells += [_words(mine, way), f"{max(r[way].get('deep', 0.0) for r in mine):.2%}"]
+        given = [r for r in mine if "with_ancestor" in r]
+        cells.append(_words(given, "with_ancestor") if given else "")
         lines.append("| " + " | ".join(cells) + " |")
     return [*lines, ""]
 
@@ -93,7 +96,8 @@ def _family(records: Sequence[Record]) -> list[str]:
         "All come from one public ancestor, without a disguise. Wanted: with the ancestor given no innocent is equal, "
         "contained or derived, and a mildly fine-tuned copy stays derived; without it the answer names a common "
         "ancestor as an explanation. *Updates*: cosine of what the suspect and the owner added to the ancestor.", "",
-        "| who | models | accuracy | coverage | without the ancestor | explanation named | with the ancestor | updates |",
+        "| who | models | accuracy | coverage | without the ancestor | explanation named | with the ancestor | "
+        "updates |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for kind in dict.fromkeys(r["kind"] for r in records):
@@ -119,15 +123,17 @@ def _copies(records: Sequence[Record]) -> list[str]:
         "The owner's model, disguised with mix-opseq at ρ = 0.2, permuted and scaled, and changed before or after. "
         "Fine-tuning: two epochs on the owner's data, at a rate of 0.01 after the disguise, 0.02 before it. Wanted: "
         "coverage of 0.99 by the model, 0.95 by the robust key.", "",
-        "| copy | accuracy | owner's | verdict | coverage | residual | robust key | coverage |", "|---|---|---|---|---|---|---|---|",
+        "| copy | accuracy | owner's | verdict | coverage | residual | robust key | coverage |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for r in records:
         alone, robust = r["alone"], r["robust"]
-        residual = alone.get("residual")
+        residual = "" if alone.get("residual") is None else f"{alone['residual']:g}"
         lines.append(
             f"| {r['model']}, {r['dataset']}: {r['kind'].removeprefix('copy: ')} | {r['accuracy']:.3f} | "
-            f"{r['owner_accuracy']:.3f} | {alone['verdict']}, {alone['network']} | {_marked(alone['coverage'], 0.99)} | "
-            f"{'' if residual is None else f'{residual:g}'} | {robust['network']} | {_marked(robust['coverage'], 0.95)} |"
+            f"{r['owner_accuracy']:.3f} | {alone['verdict']}, {alone['network']} | "
+            f"{_marked(alone['coverage'], 0.99)} | {residual} | {robust['network']} | "
+            f"{_marked(robust['coverage'], 0.95)} |"
         )
     return [*lines, ""]
 

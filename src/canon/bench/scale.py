@@ -1,9 +1,9 @@
 """`python -m canon.bench.scale`: how recovery, or locating the owner's model, grows from 10⁷ to 10⁹ parameters.
 
 Four families of generated networks: convolutions and linear layers, few wide ones and many narrow ones. Each is
-attacked with three primitives and recovered, or the owner's model is located in it; time and peak memory are kept with the slope of a line through their
-logarithms. The largest need about 16 GB. Times are those of the process, so that a busy machine counts less; with one
-thread on an idle one they are what the clock shows.
+attacked with three primitives, and recovered or searched for the owner's; time and peak memory are kept with the slope
+of a line through their logarithms. The largest need about 16 GB. Times are those of the process, so that a busy machine
+counts less; with one thread on an idle one they are what the clock shows.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -38,19 +39,23 @@ class School:
     device: str
     cache: Path
 
-    def example(self, model: str) -> Tensor:
+    def example(self) -> Tensor:
         """An input."""
-        return torch.zeros(1, 3, self._size(model), self._size(model))
+        return torch.zeros(1, 3, zoo.DEFAULT_SIZE, zoo.DEFAULT_SIZE)
+
+    def first_weights(self, model: str, start: int) -> nn.Module:
+        """A model that has learned nothing."""
+        return build(model, _data(self).classes, start, small=self._augmented).eval()
 
     def trained(self, model: str, *, start: int, order: int, only: str = "owner") -> nn.Module:
         """A model trained from its first weights `start`, seeing the images in the order `order`."""
         name = f"{self.dataset}-{model}-{start}-{order}-{only}"
 
         def learn() -> nn.Module:
-            network = build(model, _data(self).classes, start, small=self._augmented)
-            return self._learn(network, model, only, EPOCHS[self.dataset], RATE[self.dataset], order)
+            network = self.first_weights(model, start)
+            return self._learn(network, only, EPOCHS[self.dataset], RATE[self.dataset], order)
 
-        return self._kept(name, build(model, _data(self).classes, start, small=self._augmented), learn)
+        return self._kept(name, self.first_weights(model, start), learn)
 
     def ancestor(self, model: str) -> nn.Module:
         """The public model: trained on the other half of the images."""
@@ -60,13 +65,12 @@ class School:
         """The owner's model: on CIFAR made from the public one, else trained from the start."""
         if not self._augmented:
             return self.trained(model, start=0, order=0)
-        like = build(model, _data(self).classes, 0, small=True)
-        name = f"{self.dataset}-{model}-owner"
+        like, name = self.first_weights(model, 0), f"{self.dataset}-{model}-owner"
         return self._kept(name, like, lambda: self.tuned(self.ancestor(model), "owner", 5, 0.02, seed=1))
 
     def tuned(self, model: nn.Module, only: str, epochs: int, rate: float, *, seed: int) -> nn.Module:
         """A copy, trained on."""
-        return self._learn(copy.deepcopy(model), "", only, epochs, rate, seed)
+        return self._learn(copy.deepcopy(model), only, epochs, rate, seed)
 
     @torch.no_grad()
     def accuracy(self, model: nn.Module) -> float:
@@ -81,22 +85,19 @@ class School:
     def _augmented(self) -> bool:
         return self.dataset.startswith("cifar")
 
-    def _size(self, model: str) -> int:
-        return 32
-
-    def _kept(self, name: str, like: nn.Module, learn: object) -> nn.Module:
+    def _kept(self, name: str, like: nn.Module, learn: Callable[[], nn.Module]) -> nn.Module:
         path = self.cache / f"{name.replace(' ', '_')}.pt"
         if path.exists():
             like.load_state_dict(torch.load(path, weights_only=True))
             return like.eval()
-        made: nn.Module = learn()  # type: ignore[operator]
+        made = learn()
         self.cache.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}")
         torch.save({key: value.cpu() for key, value in made.state_dict().items()}, partial)
         partial.replace(path)
         return made
 
-    def _learn(self, model: nn.Module, name: str, only: str, epochs: int, rate: float, seed: int) -> nn.Module:
+    def _learn(self, model: nn.Module, only: str, epochs: int, rate: float, seed: int) -> nn.Module:
         images, labels = part(_data(self), only)
         images, labels = images.to(self.device), labels.to(self.device)
         model = model.to(self.device).train().requires_grad_(True)
@@ -157,11 +158,11 @@ def augmented(images: Tensor) -> Tensor:
 
 
 def build(name: str, classes: int, seed: int, *, small: bool = False) -> nn.Module:
-    """A model of the zoo, or `plain`: six convolutions and nothing else; `small`: a stem for images of 32 pixels."""
-    if name == "plain":
+    """A model of the zoo, or a small one of `SMALL`; `small`: a stem for images of 32 pixels."""
+    if name in SMALL:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return plain(classes)
+            return SMALL[name](classes)
     model = zoo.model(name, classes=classes, seed=seed)
     if small:
         assert name.startswith("resnet"), "only residual networks have a stem that is known here"
@@ -181,3 +182,18 @@ def plain(classes: int) -> nn.Module:
         layers += [nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
         before = width
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)).eval()
+
+
+def separable(classes: int) -> nn.Module:
+    """A convolution, five pairs of a depthwise and a pointwise one, a mean, and a linear layer."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU6()]
+    before = 32
+    for width, stride in ((64, 1), (128, 2), (128, 1), (256, 2), (256, 1)):
+        layers += [nn.Conv2d(before, before, 3, stride, 1, groups=before, bias=False), nn.BatchNorm2d(before)]
+        layers += [nn.ReLU6(), nn.Conv2d(before, width, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU6()]
+        before = width
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)).eval()
+
+
+SMALL: Final[dict[str, Callable[[int], nn.Module]]] = {"plain": plain, "separable": separable}
+"""Networks that learn the digits in seconds."""

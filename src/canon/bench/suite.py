@@ -18,7 +18,18 @@ from typing import Any, Final
 
 from canon.bench.baselines import BASELINES
 from canon.bench.cases import (
-    CLEAN, KINDS, TWIN, UNCHANGED, Attacked, Baseline, Case, Changed, Clean, Runtime, Training, read_case,
+    CLEAN,
+    KINDS,
+    TWIN,
+    UNCHANGED,
+    Attacked,
+    Baseline,
+    Case,
+    Changed,
+    Clean,
+    Runtime,
+    Training,
+    read_case,
 )  # fmt: skip
 from canon.errors import BenchError, CanonError
 

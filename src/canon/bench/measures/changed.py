@@ -1,4 +1,4 @@
-"""A disguised model whose weights were changed afterwards: what is found of the owner's network, and what is answered."""
+"""A disguised model, changed afterwards: what is found of the owner's network, and what is answered."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Final
 import torch
 from torch import nn
 
+from canon import watermarks
 from canon.api import Judgement, judge
 from canon.attacks import attack
 from canon.attacks.after import Finetune, Step, parse
@@ -19,6 +20,7 @@ from canon.bench.measures.sheet import Sheet, short
 from canon.bench.subjects import count
 from canon.containment import locate
 from canon.errors import AttackError
+from canon.verify.mark import p_value
 
 KEPT: Final = 0.05
 """Accuracy that a thief gives up at most; beyond it the change has broken the model itself."""
@@ -46,13 +48,12 @@ def measure_changed(case: Changed, setup: Setup, sheet: Sheet) -> None:
     sheet.begin()
     _note(sheet, "reference", judge(suspect, mine.example, reference=mine.model, watermark_key=mine.key))
     sheet.lap("judge")
-    robust = robust_key(setup, case.training)
-    sheet.begin()
-    _note(sheet, "robust", judge(suspect, mine.example, layout_key=robust, watermark_key=mine.key))
-    sheet.lap("judge_by_robust_key")
-    found = locate(suspect, mine.layout_key, mine.example)
-    sheet.lap("locate_by_key")
-    sheet.note(key_coverage=round(found.coverage, 4), key_network=found.answer)
+    for way, key in (("robust", robust_key(setup, case.training)), ("key", mine.layout_key)):
+        sheet.begin()
+        found = locate(suspect, key, mine.example)
+        sheet.lap(f"locate_by_{way}")
+        sheet.note(**{f"{way}_coverage": round(found.coverage, 4), f"{way}_network": found.answer})
+        _note_bits(sheet, way, mine, found.model)
     sheet.note(good=_good(sheet))
 
 
@@ -108,6 +109,15 @@ def _note(sheet: Sheet, way: str, found: Judgement) -> None:
     if found.mark is not None:
         figures |= {"matched": found.mark.matched, "total": found.mark.total, "p_value": short(found.mark.p_value)}
     sheet.note(**{f"{way}_{name}": value for name, value in figures.items()})
+
+
+def _note_bits(sheet: Sheet, way: str, mine: Owner, extracted: nn.Module | None) -> None:
+    """What the mark's key reads from the network that was taken out of the suspect."""
+    if extracted is None:
+        return
+    found = watermarks.get(mine.key.scheme).extract(extracted, mine.key, mine.example)
+    chance = short(p_value(found.matched, found.total, found.alternatives))
+    sheet.note(**{f"{way}_matched": found.matched, f"{way}_total": found.total, f"{way}_p_value": chance})
 
 
 def _good(sheet: Sheet) -> bool:

@@ -73,8 +73,8 @@ def read_pages(folder: Path) -> list[Page]:
     blocks: list[Block] = [
         Paragraph(
             "Every table here is made from the records beside it by `make results`; [benchmark.md](../benchmark.md) "
-            "says how the records are made. Refused: the attack would pass 10⁹ parameters. A case that failed counts "
-            "among those that are not as they should be; each page ends with the list of them, and why."
+            "says how the records are made. Refused: the attack would pass 10⁹ parameters, no layer allows it, or training "
+            "after it did not end in finite weights. A case that failed counts among those that are not as they should be; each page ends with the list of them, and why."
         ),
         Table.of(head, rows),
     ]

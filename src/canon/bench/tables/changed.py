@@ -9,10 +9,12 @@ from typing import Any
 
 from canon.bench.cases import UNCHANGED
 from canon.bench.measures.changed import BY_REFERENCE, BY_ROBUST_KEY, KEPT, RELATED
+from canon.bench.measures.claims import STRONG
 from canon.bench.records import Record
-from canon.bench.tables.changed_figure import draw_changed
+from canon.bench.tables.changed_figure import bit_shares, draw_changed
 from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, values_of
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
+from canon.verify.mark import ALPHA
 
 HEAD = (
     "after", "accuracy", "coverage: model", "robust key", "key", "residual", "network: model", "robust key", "key",
@@ -24,13 +26,15 @@ def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """A table for each architecture, curves for each kind of change, and the marks scheme by scheme."""
     done = [record for record in records if record.outcome == "done"]
     yield Paragraph(
-        "Every row: nine trained and marked models. Accuracy: the mean on the test images, and the clean models' in the "
-        f"first row; it *broke* where it is more than {KEPT:g} below. Coverage: the least share of the owner's channels "
-        "that was found with the owner's model, with its robust layout key, and with its plain one. Residual: the "
-        "median over layers, channels and models. Network, function, mark: how many of the answers are in favour of the owner "
-        "(equal, contained or derived; agree; read). Bits: the least share. p-value: the largest. Matches: verdicts by the model "
-        "and by the robust key; priority is *nothing shown* throughout, as no claim is given. Wanted where accuracy is kept: "
-        f"{BY_REFERENCE:g} by the model, {BY_ROBUST_KEY:g} by the robust key, and an answer in favour; what misses is bold."
+        "Every row: nine trained and marked models. Accuracy: the mean on the test images, with the clean models' in "
+        f"the first row; it *broke* in a model that lost more than {KEPT:g}. Coverage: the least share of the owner's "
+        "channels that was found with the owner's model, with its robust layout key, and with its plain one. Residual: "
+        "the median over channels, layers and models, by the owner's model. Network, function, mark: how many answers "
+        "favour the owner (equal, contained or derived; agree; read); by the robust key, a mark counts when the bits in "
+        "the extracted model have a p-value of 10⁻⁶ or less. Bits: the least share that is right. p-value: the "
+        "largest. Matches: how often that is the verdict. Bits, p-value, function and verdict are by the owner's "
+        "model. Who was first is *nothing shown* throughout, as no claim is given. Wanted where accuracy is kept: coverage of at least "
+        f"{BY_REFERENCE:g} by the model and {BY_ROBUST_KEY:g} by the robust key; what misses is bold."
     )
     plain, hidden = [r for r in done if _attack(r) == "mix-opseq"], [r for r in done if _attack(r) != "mix-opseq"]
     for model in distinct(record.case.model for record in plain):
@@ -39,8 +43,8 @@ def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     if plain:
         yield Heading("Curves")
         yield Paragraph(
-            "Means over nine schemes. A dotted line stands at the first strength at which accuracy is broken: what lies "
-            "beyond is not worth stealing."
+            "Means over nine schemes. A dotted line stands at the first strength at which accuracy is broken: what "
+            "lies beyond is not worth stealing."
         )
         yield Figure(
             f"{suite}_curves", "Coverage, bits and accuracy over the strength of each change", draw_changed(plain)
@@ -73,11 +77,7 @@ def _cells(records: Sequence[Record]) -> tuple[str, ...]:
     kept = [r for r in records if r.metrics["kept"]]
     told = f"{accuracy:.3f}" + (f" (clean {clean:.3f})" if getattr(records[0].case, "after", "") == UNCHANGED else "")
     broken = len(records) - len(kept)
-    bits = [
-        r.metrics["reference_matched"] / r.metrics["reference_total"]
-        for r in records
-        if r.metrics.get("reference_total")
-    ]  # type: ignore[operator]
+    bits = bit_shares(records)
     chances = values_of(records, "reference_p_value")
     residuals = sorted(values_of(records, "reference_residual"))
     return (
@@ -88,10 +88,11 @@ def _cells(records: Sequence[Record]) -> tuple[str, ...]:
         f"{residuals[len(residuals) // 2]:.2g}" if residuals else UNMEASURED,
         *(_favour(records, f"{way}_network", RELATED) for way in ("reference", "robust", "key")),
         _favour(records, "reference_function", ("agree",)),
-        *(_favour(records, f"{way}_mark", ("read",)) for way in ("reference", "robust")),
+        _favour(records, "reference_mark", ("read",)),
+        _likely(records, "robust_p_value"),
         f"{min(bits):.2f}" if bits else UNMEASURED,
         f"{max(chances):.1g}" if chances else UNMEASURED,
-        " / ".join(_favour(records, f"{way}_verdict", ("matches", "proved")) for way in ("reference", "robust")),
+        _favour(records, "reference_verdict", STRONG),
     )
 
 
@@ -104,6 +105,11 @@ def _least(records: Sequence[Record], way: str, wanted: float) -> str:
 def _favour(records: Sequence[Record], metric: str, words: Sequence[str]) -> str:
     found = values_of(records, metric)
     return f"{sum(word in words for word in found)}/{len(found)}"
+
+
+def _likely(records: Sequence[Record], metric: str) -> str:
+    found = values_of(records, metric)
+    return f"{sum(chance <= ALPHA for chance in found)}/{len(found)}"
 
 
 def _breaks(records: Sequence[Record]) -> Table:
@@ -133,7 +139,7 @@ def _breaks(records: Sequence[Record]) -> Table:
 
 
 def _broke(records: Sequence[Record]) -> bool:
-    return mean(values_of(records, "accuracy")) < mean(values_of(records, "clean_accuracy")) - KEPT
+    return bool(mean(values_of(records, "accuracy")) < mean(values_of(records, "clean_accuracy")) - KEPT)
 
 
 def _found(records: Sequence[Record]) -> tuple[str, str, str]:
@@ -163,6 +169,7 @@ def _marks(records: Sequence[Record], field: str = "after") -> Table:
 def _why_bad(record: Record) -> str:
     found: Any = record.metrics
     return (
-        f"accuracy {found['accuracy']:g} (clean {found['clean_accuracy']:g}); coverage {found['reference_coverage']:g} by the "
-        f"model, {found['robust_coverage']:g} by the robust key; {found['reference_network']}, {found['robust_network']}"
+        f"accuracy {found['accuracy']:g} (clean {found['clean_accuracy']:g}); coverage "
+        f"{found['reference_coverage']:g} by the model, {found['robust_coverage']:g} by the robust key; "
+        f"{found['reference_network']}, {found['robust_network']}"
     )

@@ -69,12 +69,15 @@ def _curves(axes: Any, groups: Sequence[Sequence[Record]], shown: dict[str, Any]
 
 
 def _mean(records: Sequence[Record], metric: str) -> float:
-    if metric == "bits":
-        found: list[Any] = [
-            r.metrics["reference_matched"] / r.metrics["reference_total"]  # type: ignore[operator]
-            for r in records
-            if r.metrics.get("reference_total")
-        ]
-    else:
-        found = values_of(records, metric)
+    found = bit_shares(records) if metric == "bits" else values_of(records, metric)
     return mean(found) if found else float("nan")
+
+
+def bit_shares(records: Sequence[Record]) -> list[float]:
+    """Share of right bits in every record that read some."""
+    pairs: list[tuple[Any, Any]] = [
+        (record.metrics["reference_matched"], record.metrics["reference_total"])
+        for record in records
+        if record.metrics.get("reference_total")
+    ]
+    return [matched / total for matched, total in pairs]
