@@ -20,9 +20,9 @@ INTRODUCTION: Final = """# Strangers, innocents and thieves
 Made by `python -m canon.bench.relatives --page` from `relatives.json`, which the same command without `--page` writes.
 All models are trained. Digits: AdamW, 20 passes over the training images. CIFAR-100: a resnet18 with a stem for small
 images; the public ancestor learns one half of the training images for 20 epochs, the owner fine-tunes it on the other
-half for 5 at a rate of 0.02, and strangers learn the owner's half from other first weights. Everybody is judged with the
-owner's model, and located with the robust layout key. *Beyond the first*: the share of the owner's channels that was
-found in layers that do not read the input.
+half for 5 at a rate of 0.02, and strangers learn the owner's half from other first weights. Everybody is judged with
+the owner's model, and located with the robust layout key. *Beyond the first*: the share of the owner's channels that
+was found in layers that do not read the input. *Same first weights*: trained apart from the owner's first weights.
 """
 
 

@@ -73,8 +73,9 @@ def read_pages(folder: Path) -> list[Page]:
     blocks: list[Block] = [
         Paragraph(
             "Every table here is made from the records beside it by `make results`; [benchmark.md](../benchmark.md) "
-            "says how the records are made. Refused: the attack would pass 10⁹ parameters, no layer allows it, or training "
-            "after it did not end in finite weights. A case that failed counts among those that are not as they should be; each page ends with the list of them, and why."
+            "says how the records are made. Refused: the attack would pass 10⁹ parameters, no layer allows it, or "
+            "training after it did not end in finite weights. A case that failed counts among those that are not as "
+            "they should be; each page ends with the list of them, and why."
         ),
         Table.of(head, rows),
     ]
@@ -90,6 +91,8 @@ def read_pages(folder: Path) -> list[Page]:
                 "[Recovery under noise](noise_curve.md)",
                 "[Containment in thirteen architectures](containment_grid.md)",
                 "[Strangers, innocents and thieves](relatives.md)",
+                "[Alignment of changed copies and of strangers: a small network](verify_robustness.md)",
+                "[Alignment of changed copies and of strangers: resnet18](verify_robustness_resnet18.md)",
             )
         ),
     ]

@@ -30,11 +30,12 @@ def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         f"the first row; it *broke* in a model that lost more than {KEPT:g}. Coverage: the least share of the owner's "
         "channels that was found with the owner's model, with its robust layout key, and with its plain one. Residual: "
         "the median over channels, layers and models, by the owner's model. Network, function, mark: how many answers "
-        "favour the owner (equal, contained or derived; agree; read); by the robust key, a mark counts when the bits in "
-        "the extracted model have a p-value of 10⁻⁶ or less. Bits: the least share that is right. p-value: the "
+        "favour the owner (equal, contained or derived; agree; read); by the robust key, a mark counts when the bits "
+        "in the extracted model have a p-value of 10⁻⁶ or less. Bits: the least share that is right. p-value: the "
         "largest. Matches: how often that is the verdict. Bits, p-value, function and verdict are by the owner's "
-        "model. Who was first is *nothing shown* throughout, as no claim is given. Wanted where accuracy is kept: coverage of at least "
-        f"{BY_REFERENCE:g} by the model and {BY_ROBUST_KEY:g} by the robust key; what misses is bold."
+        "model. Who was first is *nothing shown* throughout, as no claim is given. Wanted where accuracy is kept: "
+        f"coverage of at least {BY_REFERENCE:g} by the model and {BY_ROBUST_KEY:g} by the robust key; what misses is "
+        "bold. A row with fewer than nine has models that were not measured yet, or whose change was refused."
     )
     plain, hidden = [r for r in done if _attack(r) == "mix-opseq"], [r for r in done if _attack(r) != "mix-opseq"]
     for model in distinct(record.case.model for record in plain):
@@ -56,7 +57,9 @@ def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         yield _marks(plain)
     if hidden:
         yield Heading("Attacks that leave nothing redundant")
-        yield Paragraph("All architectures, with nothing done afterwards.")
+        counts = Counter(record.case.model for record in hidden)
+        told = ", ".join(f"{count} on {model}" for model, count in counts.items())
+        yield Paragraph(f"With nothing done afterwards; cases measured: {told}.")
         yield _table(hidden, "attack")
         yield _marks(hidden, "attack")
     yield Heading("What did not come out as it should")
