@@ -26,7 +26,8 @@ FIGURES = {
     "kept": True, "accuracy": 0.98, "clean_accuracy": 0.99, "reference_coverage": 1.0, "robust_coverage": 1.0,
     "key_coverage": 0.4, "reference_network": "derived", "robust_network": "derived", "key_network": "derived",
     "reference_function": "agree", "reference_mark": "read", "reference_verdict": "matches", "reference_matched": 127,
-    "reference_total": 128, "reference_p_value": 1e-30, "robust_p_value": 1e-30, "reference_residual": 0.1, "good": True,
+    "reference_total": 128, "reference_p_value": 1e-30, "robust_p_value": 1e-30, "reference_residual": 0.1,
+    "good": True,
 }  # fmt: skip
 
 
@@ -124,4 +125,4 @@ def test_parts_and_augmentation() -> None:
     assert len(mine) + len(theirs) == 40
     assert set(part(data, "other")[1].tolist()) <= {2, 3}
     assert augmented(images).shape == images.shape
-    assert set(SMALL) == {"plain", "separable"}
+    assert set(SMALL) == {"plain", "separable", "linear"}

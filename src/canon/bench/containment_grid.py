@@ -135,7 +135,7 @@ def summary(records: Sequence[Record]) -> str:
     enough = sum(cell["key"][0] >= BY_ROBUST_KEY for cell in cells)
     parts.append(f"By {NAMES['key']} {found} are found, {enough} of them with a coverage of {BY_ROBUST_KEY:g} or more.")
     left = len(records) - len(run)
-    return " ".join(parts) + (f" {left} attacks were refused: they would pass 10⁹ parameters." if left else "")
+    return " ".join(parts) + (f" {left} attacks were refused: no layer allows them." if left else "")
 
 
 def page(records: Sequence[Record]) -> str:

@@ -161,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and write records and page; the status is 1 when somebody is wrongly believed, 3 when some are left."""
     parser = argparse.ArgumentParser(prog="python -m canon.bench.relatives", description=main.__doc__)
     parser.add_argument("--dataset", default="digits", help="digits, mnist or cifar100; the last adds a whole family")
-    parser.add_argument("--models", nargs="+", default=["resnet18", "plain", "separable"], metavar="NAME")
+    parser.add_argument("--models", nargs="+", default=["resnet18", "plain", "separable", "linear"], metavar="NAME")
     parser.add_argument("--data", type=Path, help="folder of the dataset")
     parser.add_argument("--cache", type=Path, default=Path("runs/bench/relatives"), help="folder of trained models")
     parser.add_argument("--device", default="cpu", help="where to train")

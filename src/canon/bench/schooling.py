@@ -195,5 +195,13 @@ def separable(classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)).eval()
 
 
-SMALL: Final[dict[str, Callable[[int], nn.Module]]] = {"plain": plain, "separable": separable}
+def linear(classes: int) -> nn.Module:
+    """Four linear layers."""
+    layers: list[nn.Module] = [nn.Flatten(), nn.Linear(3 * zoo.DEFAULT_SIZE**2, 256), nn.ReLU()]
+    for before, width in ((256, 256), (256, 128)):
+        layers += [nn.Linear(before, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(128, classes)).eval()
+
+
+SMALL: Final[dict[str, Callable[[int], nn.Module]]] = {"plain": plain, "separable": separable, "linear": linear}
 """Networks that learn the digits in seconds."""

@@ -91,6 +91,7 @@ def read_pages(folder: Path) -> list[Page]:
                 "[Recovery under noise](noise_curve.md)",
                 "[Containment in thirteen architectures](containment_grid.md)",
                 "[Strangers, innocents and thieves](relatives.md)",
+                "[What locating costs](locate_time.md)",
                 "[Alignment of changed copies and of strangers: a small network](verify_robustness.md)",
                 "[Alignment of changed copies and of strangers: resnet18](verify_robustness_resnet18.md)",
             )
