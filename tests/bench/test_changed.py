@@ -22,7 +22,7 @@ from canon.errors import BenchError
 from canon.watermarks import Dataset
 from tests.bench.samples import ENVIRONMENT
 
-FIGURES = {
+FIGURES: dict[str, Any] = {
     "kept": True, "accuracy": 0.98, "clean_accuracy": 0.99, "reference_coverage": 1.0, "robust_coverage": 1.0,
     "key_coverage": 0.4, "reference_network": "derived", "robust_network": "derived", "key_network": "derived",
     "reference_function": "agree", "reference_mark": "read", "reference_verdict": "matches", "reference_matched": 127,

@@ -39,15 +39,15 @@ def draw_changed(records: Sequence[Record]) -> str:
         size = (2.6 * len(models) + 0.4, 1.9 * len(changes) + 0.6)
         figure, grid = plot.subplots(len(changes), len(models), figsize=size, squeeze=False, sharey=True)
         shown: dict[str, Any] = {}
-        for row, start in zip(grid, changes, strict=True):
+        for row, (place, start) in zip(grid, enumerate(changes), strict=True):
             for axes, model in zip(row, models, strict=True):
                 mine = by(records, model=model)
                 steps = [UNCHANGED, *(s for s in distinct(map(_step, mine)) if s.startswith(start))]
                 _curves(axes, [by(mine, after=step) for step in steps], shown)
-                axes.set_xticks(range(len(steps)), ["0", *(step.removeprefix(start) for step in steps[1:])])
+                axes.set_xticks(range(len(steps)), ["none", *(step.removeprefix(start) for step in steps[1:])])
                 axes.set_ylim(-0.03, 1.05)
                 axes.set_xlabel(CHANGES[start], fontsize=8)
-                if row is grid[0]:
+                if place == 0:
                     axes.set_title(model, fontsize=9)
         figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=len(LINES), frameon=False, fontsize=8)
         figure.tight_layout(rect=(0, 0.4 / size[1], 1, 1))
