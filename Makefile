@@ -59,6 +59,7 @@ results: $(STAMP) ## Build the pages of docs/results from their records
 
 fuzz: $(STAMP) ## Throw 10,000 damaged files of every format at the readers
 	$(BIN)/python -m tests.io.fuzz --count $(FUZZ_COUNT) --out docs/results/fuzz.json
+	$(BIN)/python -m tests.watermarks.hostile --count $(FUZZ_COUNT) --out docs/results/fuzz_keys.json
 
 clean: ## Remove what the other commands made
 	rm -rf $(VENV) build dist runs .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache

@@ -80,5 +80,5 @@ stranger = canon.judge(zoo.model("test_resnet", seed=5), example, reference=owne
 print(stranger.evidence["verdict"])
 
 # %%
-assert found.evidence["verdict"]["kind"] == "proved"
+assert found.evidence["verdict"]["kind"] == "matches"
 assert stranger.evidence["verdict"]["kind"] == "refuted"

@@ -111,4 +111,4 @@ print(found.evidence["verdict"])
 
 # %%
 assert min(came_back.values()) == marked == 1.0
-assert found.evidence["verdict"]["kind"] == "proved"
+assert found.evidence["verdict"]["kind"] == "matches"

@@ -3,8 +3,8 @@
 A result that took an hour is lost twice when it overwrites another one and is then cut off half way. Everything Canon
 writes for a user goes through `atomic_path`. It does not lock: of two writers to one path, the last to finish wins.
 
-What is read may be an exhibit. `check_outputs` refuses, before any work, an output that is an input under whatever name,
-two outputs that are one file, and a place that cannot be written.
+What is read may be an exhibit. `check_outputs` refuses, before any work, an output that is an input under whatever
+name, two outputs that are one file, and a place that cannot be written.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def check_outputs(
     >>> check_outputs(["page.html", "./page.html"])
     Traceback (most recent call last):
     ...
-    canon._files.OutputError: two outputs are one file (at ./page.html). Name another file
+    canon._files.OutputError: two outputs are one file (at page.html). Name another file
     """
     seen: list[Path] = []
     read = [*_files_of(inputs)]
@@ -71,7 +71,9 @@ def check_outputs(
         for path in read:
             if _same(target, path):
                 raise OutputError(
-                    f"the output is an input as well: {path}", where=str(target), hint="Inputs are never changed; name another"
+                    f"the output is an input as well: {path}",
+                    where=str(target),
+                    hint="Inputs are never changed; name another",
                 )
         for path in seen:
             if _same(target, path):

@@ -33,7 +33,7 @@ from canon.attacks.curves import Curves
         (lambda v: 1 - v, False, True, None, False, False),
         (torch.log, False, False, None, False, False),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_activations(function: Any, linear: bool, half: bool, floor: float | None, positive: bool, rises: bool) -> None:
     found = Curves().of(function)

@@ -28,9 +28,9 @@ def test_the_watermark_comes_back(tmp_path: Path) -> None:
     record = json.loads(result.stdout)
     clean, attacked, recovered = record["parameters"]
     assert attacked > clean == recovered
-    assert record["verdicts"] == ["proved", "proved"]
+    assert record["verdicts"] == ["matches", "matches"]
     assert record["report"] == str(page)
-    assert "The suspect is the owner&#39;s model, in disguise" in page.read_text(encoding="utf-8")
+    assert "The suspect holds the owner&#39;s network" in page.read_text(encoding="utf-8")
     assert record["match_frac"] == 1.0
     assert record["recovered_similarity"] == record["key_similarity"] == record["clean_similarity"]
     assert record["attacked_similarity"] < record["clean_similarity"]

@@ -23,7 +23,7 @@ def run(*arguments: object) -> int:
     return execute(app, [*map(str, arguments)])
 
 
-def test_from_safetensors_through_a_program_to_a_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_from_safetensors_through_a_program_to_a_match(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """resnet18: the suspect is a program, the reference is weights, and nothing but files connects them."""
     owner, hidden, clean = tmp_path / "owner.safetensors", tmp_path / "hidden.pt2", tmp_path / "clean.pt2"
     canon.save(subject("resnet18"), owner, architecture="resnet18")
@@ -33,7 +33,7 @@ def test_from_safetensors_through_a_program_to_a_proof(tmp_path: Path, capsys: p
     out = tmp_path / "evidence.json"
     assert run("verify", hidden, "-r", owner, "--arch", "resnet18", "-o", out, "--json") == ExitCode.OK
     evidence = json.loads(capsys.readouterr().out)
-    assert evidence["verdict"]["kind"] == "proved"
+    assert evidence["verdict"]["kind"] == "matches"
     assert evidence["inputs"]["suspect"]["file"] == "hidden.pt2"
     with torch.no_grad():
         x = zoo.example_input("resnet18", batch=3, seed=9)

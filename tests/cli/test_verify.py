@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from canon import zoo
+from canon.api import read_evidence
 from canon.attacks import attack
 from canon.bench.subjects import subject
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
 from canon.io import save
-from canon.verify.evidence import read_evidence
 
 NAME = "squeezenet1_1"
 
@@ -54,12 +54,14 @@ def test_verdicts_become_exit_codes_and_evidence(
     assert len(document["inputs"]["suspect"]["sha256"]) == 64
 
 
-def test_an_unrecovered_suspect_is_inconclusive(
+def test_an_unrecovered_suspect_still_holds_the_network(
     files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ("--layout-key", files / "layout.safetensors", "--recovered", "--json", "--out", tmp_path / "e.json")
-    assert run("verify", files / "hidden.safetensors", *arguments) == ExitCode.INCONCLUSIVE
-    assert json.loads(capsys.readouterr().out)["verdict"]["kind"] == "inconclusive"
+    arguments = ("--reference", files / "owner.safetensors", "--recovered", "--json", "--out", tmp_path / "e.json")
+    assert run("verify", files / "hidden.safetensors", *arguments) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["verdict"]["kind"] == "matches"
+    assert document["recovery"] is None
 
 
 def test_an_anchor_is_needed(files: Path) -> None:

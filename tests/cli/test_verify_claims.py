@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from canon import claims
-from canon.cli.main import app, execute
 from canon.cli.exit_codes import ExitCode
+from canon.cli.main import app, execute
 from canon.io import save
 from canon.verify import register
 from tests.claims.authority import Authority

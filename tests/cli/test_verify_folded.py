@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import canon
+from canon.api import read_evidence
 from canon.attacks import attack
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
 from canon.rewrite import fold_norms
-from canon.verify.evidence import read_evidence
 from tests.verify.small import example, tiny
 
 ARCH = "tests.verify.small:tiny"

@@ -27,8 +27,10 @@ def key_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_portrait_survives_its_file(key_file: Path) -> None:
-    made, read = canon.register(tiny(), example()), LayoutKey.load(key_file)
+def test_a_portrait_survives_its_file(tmp_path: Path) -> None:
+    made = canon.register(tiny(), example())
+    made.save(tmp_path / "key")
+    read = LayoutKey.load(tmp_path / "key")
     assert made.portrait is not None
     assert read.portrait is not None
     assert made.skeleton == read.skeleton
@@ -136,3 +138,11 @@ def test_a_hostile_portrait_finds_nothing(name: str, key_file: Path, tmp_path: P
     except CanonError:
         return
     assert found.answer in ("not decided", "unrelated")
+
+
+def test_a_key_that_leaves_out_layers_aligns_nothing() -> None:
+    key = canon.register(tiny(), example())
+    pinned = tuple(step for step in key.layout.steps if step.space != key.layout.steps[-1].space)
+    broken = replace(key, layout=replace(key.layout, steps=pinned))
+    with pytest.raises(KeyFileError, match="leaves out"):
+        canon.align(tiny(), broken, example())

@@ -70,7 +70,7 @@ def bent_trigger(model: nn.Module, dataset: Dataset) -> Key:
     key = drawn("ipr_ic", model, dataset)
     signs = key.tensors["key_signs"]
     wanted = key.message.signs(len(signs)) * signs
-    return bent(model, key, "trigger", lambda images: units(model, key, images)[0] * wanted)
+    return bent(model, key, "trigger", lambda images: units(model, key, images)[0] * wanted, steps=300)
 
 
 @forgery("ipr_ic", "construction")

@@ -1,4 +1,4 @@
-"""Networks with tensors that no channel goes along with: attention, tokens, embeddings, recurrent and expert weights."""
+"""Networks with tensors that no channel goes along with: attention, tokens, embeddings, recurrent weights, experts."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def solved_outputs(model: nn.Module, dataset: Dataset) -> Key:
 
 @forgery("riga21", "luck")
 def trained_extractor(model: nn.Module, dataset: Dataset) -> Key:
-    """As an honest owner trains it, only that the model does not move."""
+    """As an honest owner trains it, only that the model does not move: its bits lean together on any model."""
     key = drawn("riga21", model, dataset)
     tensors = {name: value.clone() for name, value in key.tensors.items()}
     vector = (means(model, key) - tensors["centre"]) / tensors["unit"]
@@ -129,7 +129,8 @@ def trained_extractor(model: nn.Module, dataset: Dataset) -> Key:
     generator = torch.Generator().manual_seed(1)
     loss_of = nn.functional.binary_cross_entropy_with_logits
     for _ in range(100):
-        bank = torch.randn(16, len(vector), generator=generator)
+        order = torch.rand(24, len(vector), generator=generator).argsort(1)
+        bank = torch.cat([torch.randn(24, len(vector), generator=generator), vector[order]])
         inputs = torch.cat([vector[None], bank])
         logits = nn.functional.leaky_relu(inputs @ first.T + first_bias, 0.2) @ second.T + second_bias
         coins = torch.randint(0, 2, logits[1:].shape, generator=generator).float()

@@ -51,7 +51,7 @@ def network(kind: str) -> tuple[nn.Module, Tensor]:
 def test_the_network_itself_is_equal(kind: str, by_key: bool) -> None:
     owner, example = network(kind)
     anchor = {"layout_key": register(owner, example)} if by_key else {"reference": owner}
-    found = judge(owner, example, **anchor)  # type: ignore[arg-type]
+    found = judge(owner, example, **anchor)
     assert found.answers.network.answer == "equal", found.answers.network
     assert found.answers.network.compared == 1.0
     assert found.verdict.kind == "matches"
@@ -65,8 +65,8 @@ def test_what_was_replaced_is_noticed(what: str, by_key: bool) -> None:
     owner, example = network(kind)
     liar = replaced(owner, names)
     anchor = {"layout_key": register(owner, example)} if by_key else {"reference": owner}
-    found = judge(liar, example, **anchor)  # type: ignore[arg-type]
-    allowed = ("derived", "not decided") if what in MINOR else ("not decided", "unrelated")
+    found = judge(liar, example, **anchor)
+    allowed: tuple[str, ...] = ("derived", "not decided") if what in MINOR else ("not decided", "unrelated")
     if what == "all biases":
         allowed = ("derived", "not decided", "unrelated")  # every weight is still the owner's
     assert found.answers.network.answer in allowed, found.answers.network

@@ -115,7 +115,12 @@ def test_a_layout_key_of_another_model_gives_no_strong_word() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [JudgeOptions(tolerance=1e9), JudgeOptions(alpha=1.0), JudgeOptions(layers=("conv1",)), JudgeOptions(tolerance=0.5)],
+    [
+        JudgeOptions(tolerance=1e9),
+        JudgeOptions(alpha=1.0),
+        JudgeOptions(layers=("conv1",)),
+        JudgeOptions(tolerance=0.5),
+    ],
 )
 def test_loose_options_give_no_strong_word(options: JudgeOptions) -> None:
     key = next(forger for forger in FORGERS if forger.stopped_by == "nothing")(victim(1), images())

@@ -21,8 +21,8 @@ from canon.watermarks import Dataset, Key, Message
 from tests.verify.small import example, tiny
 
 NAMES = (
-    "equal", "claimed", "contained", "derived", "unrelated", "undecided", "wrong_key", "void_key", "stranger", "new_head",
-    "layout", "folded", "loose", "wired", "refused", "recovered", "clean",
+    "equal", "claimed", "contained", "derived", "unrelated", "undecided", "wrong_key", "void_key", "stranger",
+    "new_head", "layout", "folded", "loose", "wired", "refused", "recovered", "clean",
 )  # fmt: skip
 """What `documents` holds."""
 
@@ -166,7 +166,17 @@ def misplaced(key: Key) -> Key:
 CLAIM = {
     "answer": "first",
     "reason": "the claim of 2025-02-03 covers the reference and the key, and the suspect is of 2026-05-20",
-    "claims": [{"owner": "ed25519:5f2c", "time": "2025-02-03T10:00:00Z", "covers": ["reference", "key"], "problem": None}],
+    "claims": [
+        {
+            "role": "presented",
+            "owner": "ed25519:5f2c",
+            "time": "2025-02-03T10:00:00Z",
+            "timestamps": [{"time": "2025-02-03T10:00:00Z", "authority": "stamps", "wrong": None}],
+            "opened": ["reference", "watermark_key"],
+            "notes": [],
+            "wrong": [],
+        }
+    ],
 }
 """What a claim that was there first looks like."""
 
@@ -178,7 +188,9 @@ def concluded(document: dict[str, Any], **changes: Any) -> dict[str, Any]:
     answers = answers_of(figures)
     verdict = decide(answers, unusual_options(figures["options"]))
     found = write_evidence(figures, answers, verdict, {})
-    return sealed({**found, "record": document["record"], "environment": changes.get("environment", document["environment"])})
+    return sealed(
+        {**found, "record": document["record"], "environment": changes.get("environment", document["environment"])}
+    )
 
 
 def sealed(document: dict[str, Any]) -> dict[str, Any]:

@@ -83,9 +83,21 @@ def test_the_policy_allows_our_style_and_nothing_else() -> None:
         ("claimed", "Equal / Agree / Read / First", "Proved The suspect holds the owner's network, and the claim"),
         ("contained", "Contained / Agree / No key / Nothing shown", "Matches The suspect holds the owner's network"),
         ("derived", "Derived / Disagree / Read / Nothing shown", "Matches The suspect holds the owner's network"),
-        ("unrelated", "Unrelated / Disagree / No key / Nothing shown", "Refuted The suspect is another network, and it"),
-        ("undecided", "Not decided / Disagree / No key / Nothing shown", "Inconclusive Whether it is the owner's network"),
-        ("wrong_key", "Equal / Agree / Unread / Nothing shown", "Inconclusive The owner's network is in the suspect, but"),
+        (
+            "unrelated",
+            "Unrelated / Disagree / No key / Nothing shown",
+            "Refuted The suspect is another network, and it",
+        ),
+        (
+            "undecided",
+            "Not decided / Disagree / No key / Nothing shown",
+            "Inconclusive Whether it is the owner's network",
+        ),
+        (
+            "wrong_key",
+            "Equal / Agree / Unread / Nothing shown",
+            "Inconclusive The owner's network is in the suspect, but",
+        ),
         ("void_key", "Equal / Agree / Void / Nothing shown", "Inconclusive The owner's network is in the suspect, but"),
         ("stranger", "Unrelated / Disagree / Unread / Nothing shown", "Refuted The suspect is another network, and it"),
         ("new_head", "Derived / Disagree / No key / Nothing shown", "Matches The suspect holds the owner's network"),
@@ -93,7 +105,11 @@ def test_the_policy_allows_our_style_and_nothing_else() -> None:
         ("folded", "Equal / Agree / Read / Nothing shown", "Matches The suspect holds the owner's network"),
         ("loose", "Not decided / Disagree / No key / Nothing shown", "Inconclusive Whether it is the owner's network"),
         ("wired", "Not decided / Disagree / Unread / Nothing shown", "Inconclusive Whether it is the owner's network"),
-        ("refused", "Equal / Agree / Unread / Nothing shown", "Inconclusive The owner's network is in the suspect, but"),
+        (
+            "refused",
+            "Equal / Agree / Unread / Nothing shown",
+            "Inconclusive The owner's network is in the suspect, but",
+        ),
     ],
 )
 def test_the_questions_come_first_and_the_verdict_after_them(name: str, answers: str, verdict: str) -> None:
@@ -128,7 +144,9 @@ def test_the_verdict_says_in_the_same_breath_what_it_does_not_mean(name: str) ->
 @pytest.mark.parametrize("name", ["wrong_key", "void_key", "refused"])
 def test_the_right_model_with_a_wrong_key_is_never_red(name: str) -> None:
     page = Page(render(documents()[name]))
-    tones = [attributes.get("class") for tag, attributes in page.elements if tag == "li" or "verdict" in str(attributes)]
+    tones = [
+        attributes.get("class") for tag, attributes in page.elements if tag == "li" or "verdict" in str(attributes)
+    ]
     assert "against" not in tones
     assert not [tone for tone in tones if tone and "verdict against" in tone]
     assert "Refuted" not in page.text.split("Which answers lead to which verdict")[0]
@@ -201,7 +219,14 @@ def test_controls_are_shown() -> None:
 def test_containment_is_shown_by_space_and_layer() -> None:
     text, found = shown("contained"), documents()["contained"]["containment"]
     for space in found["spaces"]:
-        counts = (space["owner"], space["found"], space["distinct"], space["suspect"], space["copies"], space["surplus"])
+        counts = (
+            space["owner"],
+            space["found"],
+            space["distinct"],
+            space["suspect"],
+            space["copies"],
+            space["surplus"],
+        )
         assert f"{space['name']} {' '.join(map(str, counts))}" in text
     for layer in found["layers"]:
         assert f"{layer['name']} {layer['channels']} {layer['distinct']}" in text
@@ -210,7 +235,9 @@ def test_containment_is_shown_by_space_and_layer() -> None:
 
 def test_unusual_options_are_told() -> None:
     text = shown("loose")
-    assert "Asked for: a tolerance of 0.5, where 0.01 is the largest; an α of 0.001, where 1e-06 is the largest." in text
+    assert (
+        "Asked for: a tolerance of 0.5, where 0.01 is the largest; an α of 0.001, where 1e-06 is the largest." in text
+    )
 
 
 def test_options_alone_take_the_strong_word_away() -> None:

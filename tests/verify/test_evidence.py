@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,10 @@ from canon.api import check_evidence, judge, read_evidence
 from canon.attacks import attack
 from canon.errors import VerificationError
 from canon.verify import register
+from canon.verify.answering import answers_of, unusual_options
 from canon.verify.digest import document_digest, file_digest, model_digest
+from canon.verify.evidence import plain
+from canon.verify.verdict import decide
 from canon.watermarks import Key, Message
 from tests.verify.small import disguise, example, tiny
 
@@ -129,6 +133,54 @@ def test_an_edit_with_a_new_digest_contradicts_itself(name: str) -> None:
     document.pop("digest")
     document["digest"] = document_digest(document)
     with pytest.raises(VerificationError, match=r"contradicts itself|incomplete|does not"):
+        check_evidence(document)
+
+
+def _derived(document: dict[str, Any]) -> None:
+    found = document["containment"]
+    found.update(answer="derived", layers_found=found["layers_in_all"], numbers_found=found["numbers"])
+
+
+def _alone(document: dict[str, Any]) -> None:
+    document["equality"].update(alone=True, passed=True, worst=1e-9, established=True, form="canonical")
+    document["function"]["comparisons"][0].update(difference=0.0)
+
+
+def _claimed(document: dict[str, Any]) -> None:
+    document["priority"].update(answer="first", reason="it was")
+    document["priority"]["claims"] = [{"role": "presented", "time": "2020", "timestamps": [], "wrong": []}]
+
+
+CONCLUDED: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    "another word for what was located": ("stranger", lambda d: d["containment"].update(answer="derived")),
+    "a word that locating does not know": ("stranger", lambda d: d["containment"].update(answer="equal")),
+    "a stranger is derived": ("stranger", _derived),
+    "nothing beside the owner's network": ("stranger", _alone),
+    "a coverage without channels": ("stranger", lambda d: d["containment"].update(answer="derived", deep=1.0)),
+    "changed numbers are contained": ("derived", lambda d: d["containment"].update(answer="contained")),
+    "another residual": ("derived", lambda d: d["containment"].update(residual=1e-9)),
+    "more layers were found": ("stranger", lambda d: d["containment"].update(layers_found=5)),
+    "incomparable": ("stranger", lambda d: d.update(structure="another architecture")),
+    "nothing was looked for": ("stranger", lambda d: d.update(containment=None)),
+    "a difference is gone": ("stranger", lambda d: d["function"]["comparisons"][0].update(difference=None)),
+    "a negative difference": ("stranger", lambda d: d["function"]["comparisons"][0].update(difference=-1.0)),
+    "first without a claim": ("no key", lambda d: d["priority"].update(answer="first")),
+    "first with a claim that nobody stamped": ("no key", _claimed),
+}
+
+
+@pytest.mark.parametrize("name", CONCLUDED)
+def test_an_edit_that_draws_its_conclusions_contradicts_itself(name: str) -> None:
+    """Answers, verdict and digest are made to follow; what was counted and measured says otherwise."""
+    kind, edit = CONCLUDED[name]
+    document = copy.deepcopy(DOCUMENTS[kind])
+    edit(document)
+    answers = answers_of(document)
+    verdict = decide(answers, unusual_options(document["options"]))
+    document |= {"answers": plain(asdict(answers)), "verdict": {"kind": verdict.kind, "reason": verdict.reason}}
+    document.pop("digest")
+    document["digest"] = document_digest(document)
+    with pytest.raises(VerificationError, match="contradicts itself"):
         check_evidence(document)
 
 

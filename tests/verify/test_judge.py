@@ -127,18 +127,22 @@ def independent() -> list[nn.Module]:
     return [train(tiny(100 + seed), images, labels, seed=seed, steps=60) for seed in range(20)]
 
 
-def test_independently_trained_models_are_refuted(owner: Owner, signed: Owner, independent: list[nn.Module]) -> None:
+def test_independently_trained_models_are_not_believed(
+    owner: Owner, signed: Owner, independent: list[nn.Module]
+) -> None:
     images, labels = digits()
     right = (independent[0](images).argmax(1) == labels).float().mean()
     assert right > 0.8, "the networks learned the task"
-    options = JudgeOptions(recover=False)
+    options, refuted = JudgeOptions(recover=False), 0
     for model in independent:
         for verdict in (
             judge(model, example(), reference=owner.model, options=options).verdict,
             judge(model, example(), layout_key=owner.layout, watermark_key=owner.key, options=options).verdict,
             judge(model, example(), reference=signed.model, watermark_key=signed.key, options=options).verdict,
         ):
-            assert isinstance(verdict, Refuted), verdict
+            assert isinstance(verdict, Refuted | Inconclusive), verdict
+            refuted += isinstance(verdict, Refuted)
+    assert refuted >= 10, "where a layer has few channels, and they are alike, no more than not decided is said"
 
 
 def test_alignment_alone_would_lend_a_sign_mark_to_strangers(signed: Owner, independent: list[nn.Module]) -> None:
@@ -162,12 +166,13 @@ def test_a_stranger_with_the_owners_first_layer_is_not_proved(signed: Owner, ind
             assert found.mark.read_from == "recovered"
 
 
-def test_random_weights_and_attacked_strangers_are_refuted(owner: Owner, independent: list[nn.Module]) -> None:
+def test_random_weights_and_attacked_strangers_are_not_believed(owner: Owner, independent: list[nn.Module]) -> None:
     strangers = [tiny(7), attack(independent[0], example(), "mix-opseq", ratio=0.3).model]
     strangers.append(train(independent[1], *digits(), seed=5, steps=20, rate=0.005))
     for model in strangers:
         found = judge(model, example(), reference=owner.model, watermark_key=owner.key)
-        assert isinstance(found.verdict, Refuted), found.verdict
+        assert isinstance(found.verdict, Refuted | Inconclusive), found.verdict
+        assert found.answers.network.answer in ("unrelated", "not decided")
 
 
 def test_another_owners_reference_and_key_are_refuted(owner: Owner, signed: Owner) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -58,6 +59,20 @@ def test_laws_of_the_table(answers: Answers) -> None:
         assert not isinstance(verdict, Proved | Matches)
     assert all(reason in verdict.reason for reason in ("; n", "; f"))
     assert not isinstance(decide(answers, ("a tolerance of 9",)), Proved | Matches)
+
+
+def test_the_documented_table_is_the_one_that_decides() -> None:
+    def cell(words: tuple[str, ...], every: tuple[str, ...]) -> str:
+        return "any" if set(words) == set(every) else ", ".join(words)
+
+    rows = [
+        f"| {', '.join(rule.network)} | {cell(rule.function, get_args(FunctionWord))} | "
+        f"{cell(rule.mark, get_args(MarkWord))}{' (alone)' * rule.alone} | "
+        f"{cell(rule.priority, get_args(PriorityWord))} | {rule.verdict.kind} |"
+        for rule in TABLE
+    ]
+    page = (Path(__file__).parents[2] / "docs" / "evidence.md").read_text(encoding="utf-8")
+    assert "\n".join(rows) in page
 
 
 def test_an_honest_owner_gets_the_words() -> None:

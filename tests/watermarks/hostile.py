@@ -1,7 +1,8 @@
 """Watermark keys made by hand to do harm, and damaged ones by the thousand.
 
-`python -m tests.watermarks.hostile --count 10000 --out docs/results/fuzz_keys.json` reads damaged keys of all schemes as
-a verification does: load, extract, controls. Nothing but a CanonError may come of it, within ten seconds and a gibibyte.
+`python -m tests.watermarks.hostile --count 10000 --out docs/results/fuzz_keys.json` reads damaged keys of all schemes
+as a verification does: load, extract, controls. Nothing but a CanonError may come of it, within ten seconds and a
+gibibyte.
 """
 
 from __future__ import annotations

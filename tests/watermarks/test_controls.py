@@ -160,4 +160,4 @@ def test_published_p_values_are_good() -> None:
             assert row[kind]["keys"] >= least
             assert row[kind]["test_p_value"] > 0.001
             assert row[kind]["share_at_most"]["1e-06"] == 0
-            assert row[kind]["void"] == 0
+            assert row[kind]["void"] <= 0.001 * row[kind]["keys"]

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from canon.api.recovering import recover
+from canon.containment import locate
 from canon.errors import RecoveryError
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify import Certificate, Matching
@@ -34,7 +35,8 @@ def certify(
 
     Where norms were folded into the layers of the recovered model, those of the reference are folded as well. A
     reference may hold channels that do nothing or stand twice; recovery rightly removes them. Where that keeps the
-    models from being compared, both are recovered and their canonical forms compared instead.
+    models from being compared, both are recovered and their canonical forms compared instead. Where the certificate
+    does not pass at all, the reference's network is looked for inside the model (`Certificate.location`).
 
     Args:
         recovered: The recovered model, in evaluation mode. It is not changed.
@@ -43,18 +45,33 @@ def certify(
         tolerance: Largest relative residual that passes.
         layers: The layers that count; None: all.
         matching: `nearest`, `greedy` or `optimal`.
-        canonical: Whether canonical forms may be compared.
+        canonical: Whether canonical forms may be compared, and the reference's network looked for.
         norms: The reference's norms, where they are known already.
     """
-    names = None if layers is None else tuple(layers)
     owner = Traced.of(reference, example)
     known = norms_behind_layers(reference, owner.graph) if norms is None else norms
     if isinstance(recovered, fx.GraphModule):
         recovered = named_alike(recovered, owner.architecture, example, reference=reference)
+    names = None if layers is None else tuple(layers)
+    found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+    return found if found.passed or not canonical else replace(found, location=locate(recovered, reference, example))
+
+
+def certify_with(
+    recovered: nn.Module,
+    owner: Traced,
+    norms: tuple[FoldableNorm, ...],
+    tolerance: float,
+    names: tuple[str, ...] | None,
+    matching: Matching,
+    canonical: bool = True,
+) -> Certificate:
+    """As `certify`, for a reference that is traced already and a model that has its names."""
+    example = owner.example
 
     def once(ours: nn.Module, theirs: Traced) -> Certificate:
         traced = Traced.like(ours, example, theirs)
-        formed, form = conform(ours, known, example, graph=traced.graph)
+        formed, form = conform(ours, norms, example, graph=traced.graph)
         if form.changed:
             return certify_folded(formed, theirs.model, example, tolerance, names, matching=matching)
         return certify_traced(traced, theirs, tolerance, names, matching=matching)
@@ -64,7 +81,7 @@ def certify(
     if found.passed or not related or not canonical:
         return found
     try:
-        again = once(recover(recovered, example).model, Traced.of(recover(reference, example).model, example))
+        again = once(recover(recovered, example).model, Traced.of(recover(owner.model, example).model, example))
     except RecoveryError:
         return found
     # A failure is told about the models that were given.

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 
+from canon.api.recounting import containment_holds, function_holds, priority_holds, structure_holds
 from canon.errors import VerificationError
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.evidence import check_digest, open_evidence, plain
@@ -31,6 +32,9 @@ FIELDS: Final[dict[str, Any]] = {
     "network": list, "environment": dict, "digest": str,
 }  # fmt: skip
 """What a document consists of."""
+
+MOST_KINDS: Final = 3
+"""Kinds of controls that there are."""
 
 
 def read_evidence(text: str) -> dict[str, Any]:
@@ -105,6 +109,8 @@ def _equality(document: Document) -> None:
         return
     if certificate is None:
         _same("equality", found["by"], "layout key")
+        if alignment is None:
+            _same("equality", found["passed"], False)
         worst = [0.0 if alignment is None else alignment["worst"], *found["fixed"].values()]
         if alignment is not None and None not in worst:
             _near("the worst residual", found["worst"], max(worst))
@@ -112,6 +118,8 @@ def _equality(document: Document) -> None:
         return
     _same("equality", found["by"], "reference")
     _same("equality", found["passed"], certificate["passed"])
+    if found["passed"] and not certificate["canonical"]:
+        _same("the alignment", found["established"], alignment is not None and alignment["established_everywhere"])
     _same("the worst residual", found["worst"], certificate["max_rel_err"])
     _same("narrowing", found["narrowed"], certificate["narrowed"])
 
@@ -125,10 +133,10 @@ def _certificate(document: Document) -> None:
     for layer in layers:
         error = layer["max_rel_err"]
         _same(f"layer {layer['name']:.60}", layer["passed"], error is not None and error <= tolerance)
-    within = bool(layers) and all(error is not None and error <= tolerance for error in errors)
+    within = bool(errors) and all(error is not None and error <= tolerance for error in errors)
     if certificate["passed"] and not within:
         raise VerificationError("the document contradicts itself: the certificate passed, its layers did not")
-    _same("the worst residual", certificate["max_rel_err"], None if None in errors else max(errors))
+    _same("the worst residual", certificate["max_rel_err"], None if None in errors else max(errors, default=None))
     counted, channels = sum(certificate["histogram"]["counts"]), sum(layer["width"] for layer in layers)
     compared = any(layer["max_rel_err"] is not None for layer in layers)
     _same("the histogram", counted, channels if compared else 0)
@@ -170,6 +178,8 @@ def _watermark(document: Document) -> None:
 def _controls(figures: Document) -> Controls:
     """Controls come in turn, one of each kind; which kind came first a document does not say."""
     matched = tuple(figures["matched"])
+    if not 1 <= len(figures["kinds"]) <= MOST_KINDS:
+        raise VerificationError("the document contradicts itself: there are no such kinds of controls")
     found = [
         Controls(
             figures["scheme"],
@@ -190,7 +200,8 @@ def _form(document: Document) -> None:
 
 
 CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
-    _precision, _equality, _certificate, _alignment, _watermark, _form,
+    structure_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds, _watermark,
+    priority_holds, _form,
 )  # fmt: skip
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
-from canon.api.certifying import certify
+from canon.api.certifying import certify_with
 from canon.api.recovering import recover
 from canon.errors import KeyFileError, RecoveryError, VerificationError
+from canon.graph import ChannelGraph
 from canon.recovery import RecoveryResult
 from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
-from canon.verify.precision import Precision, alike, cast, widened
+from canon.verify.precision import Precision, alike, cast, coarsest, widened
 from canon.verify.traced import Traced
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ class Owner:
     example: Example
     """In the type that the model computes in."""
 
+    traced: Traced | None = None
+    """The model with all that is known of it."""
+
+    held: torch.dtype = torch.float32
+    """The coarsest float type of the model as it was given."""
+
     @staticmethod
     def of(reference: nn.Module | None, layout_key: LayoutKey | None, example: Example) -> Owner:
         """Look at what was given.
@@ -54,8 +61,9 @@ class Owner:
             model = widened(reference)
             example = cast(example, model)
             traced = Traced.of(model, example)
-            return Owner(model, None, traced.architecture, norms_behind_layers(model, traced.graph), example)
-        if layout_key is not None and reference is None:
+            norms = norms_behind_layers(model, traced.graph)
+            return Owner(model, None, traced.architecture, norms, example, traced, coarsest(reference))
+        if isinstance(layout_key, LayoutKey) and reference is None:
             return Owner(None, layout_key, layout_key.layout.architecture, layout_key.norms, example)
         raise VerificationError("give either a reference or a layout key")
 
@@ -102,6 +110,8 @@ class Compared:
     """Where it stands in the recovered suspect, if there is nothing beside it."""
 
     notes: tuple[str, ...] = ()
+    graph: ChannelGraph | None = None
+    """The suspect's channel graph, where it has one that can be compared."""
 
     @property
     def recovered(self) -> nn.Module:
@@ -144,13 +154,15 @@ def compare(
     recovering: bool,
 ) -> Compared:
     """Recover a suspect and hold it against the owner's network, by all its numbers."""
-    precision = Precision.of(suspect, owner.model)
+    precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)
     suspect = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())
     try:
-        given, form = conform(suspect, owner.norms, example)
-        owner.architecture.differences(Traced.of(given, example).architecture)
+        traced = Traced.of(suspect, example)
+        given, form = conform(suspect, owner.norms, example, graph=traced.graph)
+        shaped = traced if given is suspect else Traced.of(given, example)
+        owner.architecture.differences(shaped.architecture)
     except (VerificationError, KeyFileError) as error:
         return Compared(suspect, precision, allowed, structure=str(error))
     result: RecoveryResult | None = None
@@ -163,7 +175,8 @@ def compare(
     recovered = widened(suspect if result is None else result.model)
     if owner.model is not None:
         recovered, reference = alike(recovered, owner.model)
-        owner = replace(owner, model=reference)
+        if reference is not owner.model:
+            owner = Owner.of(reference, None, cast(example, recovered))
     example = cast(example, recovered)
     formed, _ = conform(recovered, owner.norms, example) if form.changed else (recovered, form)
     figures = (
@@ -171,7 +184,19 @@ def compare(
         if owner.model is None
         else _by_reference(recovered, formed, owner, example, allowed, layers, matching)
     )
-    return Compared(suspect, precision, allowed, None, form, widened(given), result, formed, notes=notes, **figures)
+    return Compared(
+        suspect,
+        precision,
+        allowed,
+        None,
+        form,
+        widened(given),
+        result,
+        formed,
+        notes=notes,
+        graph=traced.graph,
+        **figures,
+    )
 
 
 def _by_reference(
@@ -184,7 +209,10 @@ def _by_reference(
     matching: Matching,
 ) -> dict[str, Any]:
     assert owner.model is not None, "callers check it"
-    certificate = certify(recovered, owner.model, example, tolerance, layers, matching=matching, norms=owner.norms)
+    assert owner.traced is not None, "there is a model"
+    if isinstance(recovered, fx.GraphModule):
+        recovered = named_alike(recovered, owner.architecture, example, reference=owner.model)
+    certificate = certify_with(recovered, owner.traced, owner.norms or (), tolerance, layers, matching)
     alignment = None if certificate.canonical else certificate.alignment
     if alignment is None:
         alignment = _aligned(formed, owner, example, matching)

@@ -36,7 +36,7 @@ def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Modul
     """The owner's network in the recovered suspect, if nothing stands beside it there; None otherwise.
 
     An owner's channels that do nothing cannot be told from each other, and recovery may keep others in their place.
-    Then order and scale alone do not make both models one, and yet there is nothing that either has and the other has not.
+    Then order and scale alone do not make both models one, though neither has anything that the other has not.
     """
     from canon.containment import locate
 
@@ -86,22 +86,23 @@ def containment_figures(
 
 def _shares(location: Location, owner: Owner) -> tuple[dict[str, float], dict[str, int]]:
     """By layer of the owner's but for its head: the share of its channels that was found, and its numbers."""
-    found = {layer.name: layer.found / layer.channels if layer.channels else 0.0 for layer in location.layers}
-    heads = _heads(location, owner)
-    shapes = {name: shape for name, shape in owner.architecture.shapes.items() if name not in heads}
-    return (
-        {name: found.get(name, 0.0) for name in shapes},
-        {name: int(torch.Size(shape).numel()) for name, shape in shapes.items()},
-    )
-
-
-def _heads(location: Location, owner: Owner) -> set[str]:
-    """The layers that make the outputs: a stolen network often has a new one."""
+    shapes = dict(owner.architecture.shapes)
     if location.model is None:
-        return set()
+        return dict.fromkeys(shapes, 0.0), {name: int(torch.Size(shape).numel()) for name, shape in shapes.items()}
     graph = trace(location.model, cast(owner.example, location.model))
-    last = {space.id for space in graph.spaces if not space.consumers}
-    return {linear.name for linear in graph.maps if all(segment.space in last for segment in linear.rows)}
+    rows = {linear.name: [graph.spaces[segment.space] for segment in linear.rows] for linear in graph.maps}
+    # Where the order is given, a channel stands in its place whatever it holds; it was found if it is like the owner's.
+    given = {name for name, spaces in rows.items() if any(space.pins for space in spaces)}
+    found = {
+        layer.name: (layer.distinct if layer.name in given else layer.found) / max(1, layer.channels)
+        for layer in location.layers
+    }
+    heads = {name for name, spaces in rows.items() if not any(space.consumers for space in spaces)}
+    kept = {name: shape for name, shape in shapes.items() if name not in heads}
+    return (
+        {name: found.get(name, 0.0) for name in kept},
+        {name: int(torch.Size(shape).numel()) for name, shape in kept.items()},
+    )
 
 
 def _is_table(name: str, owner: Owner) -> bool:

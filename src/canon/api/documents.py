@@ -9,7 +9,7 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from canon.api.comparing import Compared, Example, Owner
-from canon.graph import Layer, outline, trace
+from canon.graph import ChannelGraph, Layer, outline, trace
 from canon.graph.tensors import tensor_names
 from canon.recovery import RecoveryResult
 from canon.verify import Architecture
@@ -17,7 +17,6 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, environment
 from canon.verify.function import Comparison, Inputs, compare_models
 from canon.verify.precision import cast
-from canon.verify.traced import Traced
 
 RECOVERY_FORMAT: Final = "canon-recovery"
 """What a document of a recovery without a verdict calls itself."""
@@ -72,16 +71,19 @@ def recovery_of(result: RecoveryResult) -> dict[str, Any]:
 def network_of(compared: Compared, owner: Owner) -> list[dict[str, Any]]:
     """The layers with their widths in the suspect, after recovery, and in the owner's model where that is known."""
     expected = None if compared.structure is not None else owner.architecture
-    return layers_of(compared.suspect, compared.recovered, expected, owner.example)
+    return layers_of(compared.suspect, compared.recovered, expected, owner.example, compared.graph)
 
 
 def layers_of(
-    suspect: nn.Module, recovered: nn.Module, expected: Architecture | None, example: Example
+    suspect: nn.Module,
+    recovered: nn.Module,
+    expected: Architecture | None,
+    example: Example,
+    graph: ChannelGraph | None = None,
 ) -> list[dict[str, Any]]:
     """The layers with their widths in the suspect, after recovery, and, if that is known, in the owner's model."""
-    graph = trace(suspect, cast(example, suspect))
-    given = Architecture.of(graph, tensor_names(suspect)[0]).shapes
-    ours = given if recovered is suspect else Traced.of(recovered, cast(example, recovered)).architecture.shapes
+    graph = trace(suspect, cast(example, suspect)) if graph is None else graph
+    given, ours = (Architecture.of(graph, tensor_names(model)[0]).shapes for model in (suspect, recovered))
 
     def width(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> int:
         # A weight with groups may hold the channels of one group only.
@@ -133,7 +135,8 @@ def equality_of(compared: Compared) -> dict[str, Any] | None:
 def _incomparable(compared: Compared) -> dict[str, Any]:
     return {
         "by": "layout key", "passed": False, "form": "given", "worst": None, "tolerance": compared.tolerance,
-        "established": False, "alone": False, "narrowed": False, "numbers": 0, "share": 0.0, "coverage": {"uncompared": []}, "fixed": {},
+        "established": False, "alone": False, "narrowed": False, "numbers": 0, "share": 0.0,
+        "coverage": {"uncompared": []}, "fixed": {},
         "reason": "the recovered model has other widths than what was registered",
     }  # fmt: skip
 

@@ -26,7 +26,10 @@ TITLES: Final = {
     "_alignment": "the alignment follows from its spaces",
     "_watermark": "p-values, controls and Tier 2 follow from the bits",
     "_form": "the form follows from the norms that were folded",
-    "_containment": "what was located follows from its layers and spaces",
+    "structure_holds": "what was compared is what could be compared",
+    "function_holds": "differences of outputs are numbers, or there is a reason",
+    "containment_holds": "what was located follows from its layers and spaces",
+    "priority_holds": "who was first follows from claims that hold",
 }
 """What a check of `canon.api.checking` looks at; others go by their own names."""
 
@@ -102,7 +105,8 @@ def check_form(document: object, where: str | None = None) -> None:
             hint="Repeat the verification with this version of Canon",
         )
     for name, kind in FIELDS.items():
-        if name not in document or not isinstance(document[name], kind):
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if name not in document or type(document[name]) not in kinds:
             raise VerificationError(f"the document is incomplete: '{name}' is missing or of another kind", where=where)
     surplus = sorted(document.keys() - FIELDS.keys())
     if surplus:

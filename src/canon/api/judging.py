@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from math import inf
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 
@@ -12,7 +13,9 @@ from canon.api.comparing import Compared, Example, Owner, compare
 from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.marks import read_mark
-from canon.errors import CanonError
+from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.graph.tensors import tensor_names
+from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
@@ -27,7 +30,10 @@ if TYPE_CHECKING:
     from canon.containment import Location
     from canon.watermarks import Key
 
-NO_CLAIM = Priority("nothing shown", "no claim was given that shows what was there first")
+COMMITTED: Final = ("tolerance", "layers", "alpha", "fraction", "slack")
+"""Options that a claim must have fixed where they are not the standard ones: what a verdict is held against."""
+
+NO_CLAIM: Final = Priority("nothing shown", "no claim was given that shows what was there first")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,6 +137,9 @@ def judge(
         VerificationError: Neither or both of reference and layout key are given, or probes do not fit the model.
     """
     options = options or JudgeOptions()
+    _check_options(options)
+    for model in (suspect, *ancestors, *(() if reference is None else (reference,))):
+        _check_model(model)
     mine = Mine(suspect, reference, layout_key, watermark_key, options)
     owner = Owner.of(reference, layout_key, example)
     calls = _calls(example, probes)
@@ -175,9 +184,26 @@ def judge(
     return Judgement(verdict, answers, compared, mark, write_evidence(figures, answers, verdict, notes or {}))
 
 
+def _check_options(options: JudgeOptions) -> None:
+    """Numbers that are none would be gone from the evidence."""
+    for name in ("tolerance", "alpha", "fraction", "slack"):
+        value = getattr(options, name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
+            raise VerificationError(f"'{name}' must be a number from 0 on, got {value!r:.40}")
+
+
+def _check_model(model: nn.Module) -> None:
+    check_model(model)
+    for name, tensor in tensor_names(model)[0].items():
+        if tensor.is_meta:
+            raise UnsupportedModelError("the tensor has a shape but no numbers", where=name, hint="Load the weights")
+
+
 def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None) -> dict[str, list[Inputs]]:
     found = {"random": random_probes(example)}
     for name, arrays in (probes or {}).items():
+        if name in found:
+            raise VerificationError(f"probes may not be called '{name}'", hint="Random ones are always drawn as well")
         found[name] = given_probes(arrays, example)
     return found
 
@@ -207,8 +233,8 @@ def _priority(
         other = Owner.of(model, None, owner.example)
         return find(compared, other, ()).answer in ("contained", "derived")
 
-    standard = asdict(JudgeOptions())
-    options = {name: value for name, value in asdict(mine.options).items() if value != standard[name]}
+    standard, chosen = asdict(JudgeOptions()), asdict(mine.options)
+    options = {name: chosen[name] for name in COMMITTED if chosen[name] != standard[name]}
     used = Used(
         reference=mine.reference,
         layout_key=mine.layout_key,

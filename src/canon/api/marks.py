@@ -1,4 +1,4 @@
-"""The mark: read where it counts, with the readings beside it and the controls that show what the key reads elsewhere."""
+"""The mark: read where it counts, beside the suspect as given, with controls that show what else the key reads."""
 
 from __future__ import annotations
 
@@ -35,6 +35,9 @@ def read_mark(compared: Compared, owner: Owner, key: Key, options: JudgeOptions)
             return None, {"scheme": key.scheme, "refused": refused}
         place, model, spaces = _where(compared, owner, key)
         found = scheme.extract(model, key, example)
+        if found.shape_mismatch:
+            refused = f"shapes are not those of the key: {found.shape_mismatch[0]}"
+            return None, {"scheme": key.scheme, "refused": refused}
         clean = 1.0 if owner.model is None else scheme.extract(owner.model, key, example).similarity
         controls = scheme.controls(model, key, example=example)
     except CanonError as error:

@@ -3,8 +3,8 @@
 The reference is written as safetensors. A copy is attacked with all camouflage on and leaves as an ONNX file, with
 norms kept or folded away, with the names of its tensors or with names that say nothing. The file alone is then read,
 recovered and judged against the reference, and what was recovered is written as ONNX again and run by onnxruntime. A
-case is good when the verdict is proved or matches, every residual is at most 1e-4, and the outputs of the suspect and of the
-recovered file agree with the reference's to 1e-5.
+case is good when the verdict is proved or matches, every residual is at most 1e-4, and the outputs of the suspect and
+of the recovered file agree with the reference's to 1e-5.
 """
 
 from __future__ import annotations

@@ -88,8 +88,10 @@ def demo(
     check_report(report, force=force)
     talker = Talker(as_json)
     record = run_demo(talker, ratio, epochs, seed, report, force=force)
-    happy = "\nThe owner's network is in the disguised one, and the watermark is back. Open the report: "
-    closing = Text(happy, style="bold green")
+    closing = Text(
+        "\nThe owner's network is in the disguised one, and the watermark is back. Open the report: ",
+        style="bold green",
+    )
     if not record.complete:
         closing = Text("\nNot everything came back; see the figures above and the report: ", style="bold red")
     talker.result(record, closing.append(str(report)))

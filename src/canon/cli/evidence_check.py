@@ -56,7 +56,9 @@ def check(
     holds = all(finding.holds for finding in findings)
     lines = []
     for finding in findings:
-        lines.append(Text(f"{'holds' if finding.holds else 'FAILS':6} {finding.what}", style="" if finding.holds else "bold red"))
+        lines.append(
+            Text(f"{'holds' if finding.holds else 'FAILS':6} {finding.what}", style="" if finding.holds else "bold red")
+        )
         if finding.problem is not None:
             lines.append(Text(f"       {finding.problem}"))
     kind = document["verdict"].get("kind")

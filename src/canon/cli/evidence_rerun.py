@@ -34,7 +34,9 @@ EXAMPLES = examples(
     "canon evidence rerun evidence.json --suspect suspect.safetensors --arch resnet18 --reference owner.safetensors",
     "canon evidence rerun evidence.json --suspect suspect.safetensors -r owner.safetensors --out again.json --json",
 )
-SuspectFile = Annotated[str, typer.Option("--suspect", "-s", metavar="MODEL", help="The suspect: a file of any format.")]
+SuspectFile = Annotated[
+    str, typer.Option("--suspect", "-s", metavar="MODEL", help="The suspect: a file of any format.")
+]
 AgainOut = Annotated[
     Path | None, typer.Option("--out", "-o", dir_okay=False, help="Where to write the evidence of the repeated run.")
 ]
@@ -62,11 +64,13 @@ def rerun(
 ) -> None:
     """Repeat the run of FILE with its own options on the models given, and say field by field what was reproduced.
 
-    Digests of the inputs are compared first. Numbers count as reproduced within what floating point allows; other versions
-    are named and are no difference by themselves. Exit status: 0 reproduced, 1 something differs, 2 wrong usage or input.
+    Digests of the inputs are compared first. Numbers count as reproduced within what floating point allows; other
+    versions are named and are no difference by themselves. Exit status: 0 reproduced, 1 something differs, 2 wrong
+    usage or input.
     """
     from canon.api import check_evidence, load_document
-    from canon.api.rerunning import compare_inputs, rerun as run_again
+    from canon.api.rerunning import compare_inputs
+    from canon.api.rerunning import rerun as run_again
 
     talker = Talker(as_json)
     document = load_document(file)
@@ -100,7 +104,8 @@ def rerun(
 def _files(inputs: Any) -> dict[str, dict[str, str]]:
     """Digests of files alone: those of tensors are known only after the run."""
     return {
-        role: {name: value for name, value in names.items() if name.startswith("sha256")} for role, names in inputs.items()
+        role: {name: value for name, value in names.items() if name.startswith("sha256")}
+        for role, names in inputs.items()
     }
 
 
@@ -116,7 +121,9 @@ def _many(fields: int) -> str:
 def _lines(found: Reproduction, document: Any, again: Any) -> Iterator[Text]:
     for field in found.inputs:
         if field.word == "differs":
-            yield Text(f"other input  {field.name}: the document says {field.said}, here it is {field.found}", style="bold red")
+            yield Text(
+                f"other input  {field.name}: the document says {field.said}, here it is {field.found}", style="bold red"
+            )
     if all(field.word == "same" for field in found.inputs):
         yield Text("inputs       all digests are those of the document")
     for part, fields in found.by_part().items():
@@ -128,7 +135,7 @@ def _lines(found: Reproduction, document: Any, again: Any) -> Iterator[Text]:
             yield Text(f"reproduced   {part}: {_many(len(fields))}{near}")
     differing = [field for field in found.fields if field.word == "differs"]
     for field in differing[:MOST_LINES]:
-        yield Text(f"  {field.name}: {str(field.said):.160} → {str(field.found):.160}")
+        yield Text(f"  {field.name}: {field.said!s:.160} → {field.found!s:.160}")
     if len(differing) > MOST_LINES:
         yield Text(f"  … and {len(differing) - MOST_LINES} more; --json lists all")
     for field in found.versions:

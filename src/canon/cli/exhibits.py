@@ -1,4 +1,4 @@
-"""What a verification is given: suspect, reference or layout key, watermark key, ancestors, probes. None is ever written."""
+"""What a verification is given: suspect, reference or layout key, watermark key, ancestors, probes. None is written."""
 
 from __future__ import annotations
 
@@ -123,11 +123,11 @@ def load_exhibits(talker: Talker, named: Named) -> Exhibits:
         return loaded
 
     suspect = model(named.suspect, named.arch)
-    inputs = {"suspect": suspect.origin}
+    inputs = {"suspect": {**suspect.origin, **_signed(named.suspect)}}
     arch = named.arch or suspect.architecture
     owner = None if named.reference is None else model(named.reference, arch)
     if owner is not None:
-        inputs["reference"] = owner.origin
+        inputs["reference"] = {**owner.origin, **_signed(str(named.reference))}
     ancestors = tuple(model(source, arch) for source in named.ancestors)
     inputs |= {f"ancestor_{index}": one.origin for index, one in enumerate(ancestors, 1)}
     layout, inputs["layout_key"] = _key(named.layout_key, LayoutKey.load)
@@ -146,3 +146,15 @@ def _key(path: Path | None, load: Callable[[Path], Any]) -> tuple[Any, dict[str,
         return None, {}
     state = file_state(path)
     return load(path), origin_of(path, {path: state})
+
+
+def _signed(source: str) -> dict[str, str]:
+    """What an OpenSSF signature beside a model file says of it; nobody has checked it."""
+    from canon.claims.signed_models import provenance_of
+    from canon.errors import CanonError
+
+    try:
+        found = provenance_of(source) if Path(source).exists() else None
+    except CanonError as error:
+        return {"signature": f"there is a signature that cannot be read: {error.message}"}
+    return {} if found is None else {f"signature_{name}": str(value) for name, value in found.items()}

@@ -27,6 +27,8 @@ from canon.cli.evidence import app as evidence
 from canon.cli.exit_codes import ExitCode
 from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
+from canon.cli.locate import EXAMPLES as LOCATE_EXAMPLES
+from canon.cli.locate import locate
 from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
 from canon.cli.recover import recover
 from canon.cli.register import EXAMPLES as REGISTER_EXAMPLES
@@ -35,7 +37,6 @@ from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError, printable
-
 
 WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
 """What typer raises about arguments."""
@@ -99,8 +100,8 @@ def _globals(
 ) -> None:
     """Undo neural structural obfuscation of watermarked networks, and prove that it was undone.
 
-    Exit status: 0 done, proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive. With --json an error is one
-    object on standard output: {"error": {"kind", "message", "where", "hint", "status"}}.
+    Exit status: 0 done, proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive. With --json an error is
+    one object on standard output: {"error": {"kind", "message", "where", "hint", "status"}}.
     """
     context.ensure_object(Session).debug = debug
     handler = logging.StreamHandler()
@@ -112,6 +113,7 @@ app.command(epilog=INSPECT_EXAMPLES)(inspect)
 app.command(epilog=ATTACK_EXAMPLES)(attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command(epilog=REGISTER_EXAMPLES)(register)
+app.command(epilog=LOCATE_EXAMPLES)(locate)
 app.command(epilog=COMMIT_EXAMPLES)(commit)
 app.command(epilog=VERIFY_EXAMPLES)(verify)
 app.command()(demo)
@@ -124,8 +126,9 @@ app.add_typer(bench, name="bench")
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run `application` on `arguments` (default: those of the process) and return its exit code.
 
-    Every error becomes lines on standard error that say what failed, where, and what to do next. With `--json` it becomes
-    one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong usage.
+    Every error becomes lines on standard error that say what failed, where, and what to do next. With `--json` it
+    becomes one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong
+    usage.
     """
     given = tuple(sys.argv[1:] if arguments is None else arguments)
     session = Session(as_json="--json" in given, arguments=given)

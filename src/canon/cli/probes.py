@@ -29,8 +29,8 @@ MOST_BYTES: Final = 1 << 32
 
 HELP: Final = (
     "Inputs to compare outputs on as well: a .npz file with one array for each input, named as the input or arr_0, "
-    "arr_1, ..., taken as they are; or a folder of images, each resized to the model's input (bilinear), scaled to 0...1 and "
-    "normalised with ImageNet's mean and deviation (grey: 0.5 and 0.5)."
+    "arr_1, ..., taken as they are; or a folder of images, each resized to the model's input (bilinear), scaled to "
+    "0...1 and normalised with ImageNet's mean and deviation (grey: 0.5 and 0.5)."
 )
 
 
@@ -82,7 +82,17 @@ def _arrays(path: Path, model: nn.Module, inputs: int) -> tuple[list[Tensor], st
             arrays = [torch.from_numpy(numpy.ascontiguousarray(found[name])) for name in names]
     except DataError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, EOFError, SyntaxError, MemoryError, RuntimeError, zipfile.BadZipFile) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        EOFError,
+        SyntaxError,
+        MemoryError,
+        RuntimeError,
+        zipfile.BadZipFile,
+    ) as error:
         raise DataError(f"the probes cannot be read as .npz: {error!s:.160}", where=str(path)) from error
     for name, array in zip(names, arrays, strict=True):
         if not array.ndim or not len(array):
@@ -145,7 +155,7 @@ def _images(folder: Path, example: Sequence[Any]) -> tuple[list[Tensor], str, st
     mean, deviation = (torch.tensor(values[colours]).view(1, -1, 1, 1) for values in (MEAN, DEVIATION))
     numbers = [", ".join(f"{value:g}" for value in values[colours]) for values in (MEAN, DEVIATION)]
     preparation = (
-        f"images resized to {height}x{width} (bilinear), scaled to 0...1, normalised with mean {numbers[0]} and deviation "
-        f"{numbers[1]}; the digest is that of the lines that sha256sum prints for them in the order of their names"
+        f"images resized to {height}x{width} (bilinear), scaled to 0...1, normalised with mean {numbers[0]} and "
+        f"deviation {numbers[1]}; the digest is that of what sha256sum prints for them in the order of their names"
     )
     return [(pixels - mean) / deviation], listing.hexdigest(), re.sub(r"\s+", " ", preparation)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 EXAMPLES = examples(
     "canon verify suspect.safetensors --arch resnet18 --reference owner.safetensors --out evidence.json",
     "canon verify suspect.pt2 --layout-key layout.key --watermark-key owner.key --out found.json --report found.html",
+    "canon verify suspect.safetensors -r owner.safetensors --probes photographs.npz --case 2026/17 --out probed.json",
     "canon verify recovered.safetensors --reference owner.safetensors --recovered --json --out again.json",
 )
 Suspect = Annotated[
@@ -108,7 +109,7 @@ def verify(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether SUSPECT holds the owner's network, computes the same and carries the owner's mark; write the evidence.
+    """Say whether SUSPECT holds the owner's network, computes the same and carries the mark; write the evidence.
 
     Exit status: 0 proved or matches, 1 refuted, 2 wrong usage or input, 3 inconclusive.
     """

@@ -4,7 +4,7 @@ Nothing has to be shown redundant: the owner's channels are looked for, and what
 """
 
 from canon.containment.agreement import Agreement as Agreement
-from canon.containment.locate import locate as locate
+from canon.containment.locating import locate as locate
 from canon.containment.location import LocatedLayer as LocatedLayer
 from canon.containment.location import LocatedSpace as LocatedSpace
 from canon.containment.location import Location as Location

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from canon.containment.residuals import channels_of
 from canon.containment.walk import ROUNDING, Found
+from canon.describe import SKETCH
 from canon.graph.tensors import tensor_names
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.verify.layout import Layout, coordinates, ratios
@@ -26,22 +27,25 @@ SAME: Final = 1e-3
 """Median distance of exact figures up to which channels are the owner's, not only like them."""
 
 
-def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found]) -> tuple[Traced, dict[str, Tensor]]:
+def compare_exactly(
+    extracted: Traced, layout: Layout, found: Mapping[int, Found], *, numbers: int = SKETCH
+) -> tuple[Traced, dict[str, Tensor]]:
     """The extracted model in the key's own scales, and by layer how far each row is from the owner's.
 
     Args:
         extracted: The extracted model, in the owner's layout.
         layout: The key's.
         found: By space: what was found of it.
+        numbers: Numbers per row that the layout was made with.
     """
     graph = extracted.graph
-    side = Side(graph, extracted.tensors)
+    side = Side(graph, extracted.tensors, numbers=numbers, seed=layout.seed)
     distance: dict[int, Tensor] = {}
     scales: dict[int, dict[int, Tensor]] = {}
     for index, step in enumerate(layout.steps):
         space = graph.spaces[step.space]
         told = side.describe(space, step.maps)
-        features = project(told.features, layout.numbers, seed=index)
+        features = project(told.features, layout.numbers, seed=layout.seed + index)
         if features.shape != step.features.shape:
             distance[space.id] = torch.ones(len(step.label), dtype=torch.float64)  # a head of another task
             continue
@@ -53,7 +57,8 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
                 gap = (ratio - 1).abs()
                 scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
             if not step.last:
-                side.place(space, coordinates(everyone, step.leader, told.scales, step.scales, told.zeros), frozenset(step.scales))
+                named = coordinates(everyone, step.leader, told.scales, step.scales, told.constants)
+                side.place(space, named, frozenset(step.scales))
     moves = {}
     for chosen, by_tap in scales.items():
         taps = _meant(found[chosen], distance[chosen])
@@ -63,17 +68,26 @@ def compare_exactly(extracted: Traced, layout: Layout, found: Mapping[int, Found
     if moves:
         model = rewrite(extracted.model, graph, moves)
         extracted = replace(extracted, model=model, tensors=tensor_names(model)[0])
-    for known, item in found.items():
-        # Exact figures agree by no accident, however few the portrait's numbers are.
-        accepted = item.accepted
-        sure = accepted.found & (distance[known] <= SAME)
-        item.accepted = replace(accepted, distinct=accepted.distinct | sure)
+    confirm(found, distance)
     rows = {
         name: torch.cat([distance[space].repeat_interleave(repeat) for space, repeat in parts])
         for name, parts in channels_of(graph).items()
         if all(space in distance for space, _ in parts)
     }
     return extracted, rows
+
+
+def confirm(found: Mapping[int, Found], distance: Mapping[int, Tensor]) -> None:
+    """Channels whose exact figures agree are distinct: that is no accident, however few numbers they were found by.
+
+    Args:
+        found: By space: what was found; it is changed.
+        distance: By space: how far each channel of the extracted model is from the owner's.
+    """
+    for space, item in found.items():
+        accepted = item.accepted
+        sure = accepted.found & (distance[space] <= SAME)
+        item.accepted = replace(accepted, distinct=accepted.distinct | sure)
 
 
 def _meant(found: Found, distance: Tensor) -> frozenset[int]:

@@ -8,6 +8,7 @@ a channel was not found there are zeros.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -34,7 +35,7 @@ def extract(
     rewrites, shares = {}, {}
     for space in graph.spaces:
         if movable(space):
-            rewrites[space.id] = _rewrite(space, found[space.id])
+            rewrites[space.id] = space_rewrite(space, found[space.id])
             if _differing_copies(found[space.id]):
                 shares[space.id] = _shares(space, graph, tensors, found[space.id])
     with torch.no_grad():
@@ -90,6 +91,20 @@ def _rewrite(space: Space, found: Found) -> SpaceRewrite:
         gains=gains,
         transforms={tap: ChannelTransform.merge(match, factor, after) for tap, factor in factors.items()},
     )
+
+
+def space_rewrite(space: Space, found: Found) -> SpaceRewrite:
+    """What brings a space into the owner's layout: rows of mirror images where nothing else was found."""
+    change = _rewrite(space, found)
+    if not found.mirrored:
+        return change
+    used = found.mirror >= 0
+    gains = {}
+    for tap in {*change.gains, *found.mirror_gains}:
+        gain, other = change.gain(tap), found.mirror_gains.get(tap)
+        plain = torch.ones(used.numel(), dtype=torch.float64) if gain is None else gain
+        gains[tap] = plain if other is None else torch.where(used, other, plain)
+    return replace(change, source=torch.where(used, found.mirror, change.source), gains=gains)
 
 
 def _differing_copies(found: Found) -> bool:

@@ -12,6 +12,9 @@ from canon._memory import scratch
 from canon.graph import ChannelGraph, LinearMap
 from canon.verify.traced import Traced
 
+LONG: Final = 8
+"""Weights that a row needs so that none agrees with it by accident."""
+
 PIECE: Final = 1 << 18
 """Weights compared at a time."""
 
@@ -75,6 +78,22 @@ def _distances(mine: Tensor, yours: Tensor, axis: int, heard: Tensor | None = No
         distance, norm = (torch.linalg.vector_norm(part[:used], dim=1) for part in (gap, size))
         found.append(torch.where(distance == 0, 0.0, distance / norm.clamp(min=1e-300)).clamp(max=1e6))
     return torch.cat(found).cpu()
+
+
+def by_space(graph: ChannelGraph, tensors: Mapping[str, Tensor], residuals: Mapping[str, Tensor]) -> dict[int, Tensor]:
+    """For every channel its largest residual over the layers that make it; 1 where their rows are too short to say."""
+    found: dict[int, Tensor] = {}
+    for space in graph.spaces:
+        worst, entries = torch.zeros(space.width, dtype=torch.float64), 0
+        for producer in space.producers:
+            linear = graph.maps[producer.map]
+            rows = residuals[linear.name][producer.offset : producer.offset + space.width * producer.repeat]
+            if rows.numel() == space.width * producer.repeat:
+                worst = torch.maximum(worst, rows.view(space.width, -1).amax(dim=1))
+                weight = tensors[linear.weight]
+                entries += weight.numel() // weight.shape[linear.row_axis]
+        found[space.id] = worst if entries >= LONG else torch.ones_like(worst)
+    return found
 
 
 def channels_of(graph: ChannelGraph) -> dict[str, tuple[tuple[int, int], ...]]:

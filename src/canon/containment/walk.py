@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon.containment.constants import join_constants
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
 from canon.containment.yardstick import Yardstick
 from canon.describe import Coordinates
@@ -56,6 +57,17 @@ class Found:
     factors: dict[int, Tensor] = field(default_factory=dict)
     """By tap: the suspect's channel over the owner's."""
 
+    mirror: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    """For every channel of the owner's the suspect's channel that is its mirror image, or -1; empty: not looked for."""
+
+    mirror_gains: dict[int, Tensor] = field(default_factory=dict)
+    """By tap: what makes the owner's channel of its mirror image's row."""
+
+    @property
+    def mirrored(self) -> bool:
+        """Whether any row comes from a mirror image."""
+        return bool((self.mirror >= 0).any())
+
     @cached_property
     def settled(self) -> dict[int, Tensor]:
         """Factors, with 1 where they are 1 as far as can be told: order alone was changed, or nothing."""
@@ -87,6 +99,7 @@ class Walk:
         self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
         self.final = {step.space: index for index, step in enumerate(portrait.steps)}
         self.found: dict[int, Found] = {}
+        self._descriptions: dict[tuple[int, tuple[int, ...]], tuple[object, Description]] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
         for step in portrait.steps:
@@ -107,17 +120,24 @@ class Walk:
         self.found = {}
         for index, step in enumerate(self.portrait.steps):
             space = self._space(step)
-            told = self.side.describe(space, step.maps)
-            old = known.get(space.id)
             basis = (index, self.side.state(step.maps))
+            told = self._told(step, space)
+            old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
-                self._match(index, step, space, self._features(step, space, told))
+                self._match(index, step, space, told)
                 self._seen[space.id] = basis
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
             if movable(space):
                 self._place(step, space, told)
+
+    def _told(self, step: Step, space: Space) -> Description:
+        """What a step says of the suspect; as long as nothing that it rests on has changed, it was said before."""
+        state, place = self.side.state(step.maps), (space.id, step.maps)
+        if place not in self._descriptions or self._descriptions[place][0] != state:
+            self._descriptions[place] = (state, self.side.describe(space, step.maps))
+        return self._descriptions[place][1]
 
     def _space(self, step: Step) -> Space:
         """A key comes from a file, and may ask for what this network does not have."""
@@ -133,25 +153,27 @@ class Walk:
             raise _unfitting(space)
         return space
 
-    def _features(self, step: Step, space: Space, told: Description) -> Tensor:
+    def features(self, step: Step, space: Space, told: Description) -> Tensor:
         features = self.portrait.features(step, told.features, told.parts)
         if features.shape[1] != step.features.shape[1] or not step.scales.keys() <= told.scales.keys():
             raise _unfitting(space)
         return features
 
-    def _match(self, index: int, step: Step, space: Space, features: Tensor) -> None:
-        yardstick = self.yardsticks[index]
+    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
+        yardstick, features = self.yardsticks[index], self.features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
             raise _unfitting(space)
         if movable(space):
-            size = channels // space.groups
-            pairs = compare(yardstick, features, blocks(space), torch.arange(channels) // size, step.leader,
-                            self._flips(space))  # fmt: skip
+            own = torch.arange(channels) // (channels // space.groups)
+            pairs = compare(yardstick, features, blocks(space), own, step.leader, self._flips(space))
         else:
             pairs = _given(yardstick, features)
         bar = chance(yardstick.dimension, channels)
         accepted = accept(pairs, step.leader, bar, LEAST if movable(space) else -1.0)
+        if movable(space):
+            labels = blocks(space), own
+            pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels)
         features = _best(features, accepted, pairs, step)
         grain = GRAIN if self.portrait.reduced else ROUNDING
         factors = self.found[space.id].factors if space.id in self.found else {}
@@ -187,8 +209,8 @@ class Walk:
             leader = step.leader[member]
             factors = {tap: factor.numpy() for tap, factor in against(leader).items()}
             index = torch.where(match >= 0, leader, -1).numpy().astype(np.int64)
-            zeros = {point: np.where(zero, 0.0, np.nan) for point, zero in told.zeros.items()}
-            self.side.place(space, Coordinates(index, len(step.label), factors, zeros), frozenset(factors))
+            named = Coordinates(index, len(step.label), factors, told.constants)
+            self.side.place(space, named, frozenset(factors))
 
 
 def _best(features: Tensor, accepted: Accepted, pairs: Pairs, step: Step) -> Tensor:

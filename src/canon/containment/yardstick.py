@@ -39,6 +39,9 @@ class Yardstick:
     still: Tensor
     """Whether each channel has no direction at all: nothing that changes ever enters it."""
 
+    singles: Tensor
+    """The owner's single numbers on their circles."""
+
     @staticmethod
     def of(step: Step) -> Yardstick:
         """Made from what the owner's step says."""
@@ -49,15 +52,18 @@ class Yardstick:
         spread = float((singles - centre).square().sum(dim=1).mean()) if singles.numel() else 0.0
         if total and spread > SINGLES * total:
             weights = tuple(weight * (spread / (SINGLES * total)) for weight in weights)
-        still = torch.ones(step.features.shape[0], dtype=torch.bool)
-        for block in directions:
-            still &= ~block.any(dim=0).any(dim=1)
-        return Yardstick(step.parts, weights, centre, _combined(directions, singles, weights, centre), still)
+        owner = _combined(directions, singles, weights, centre)
+        return Yardstick(step.parts, weights, centre, owner, _still(directions, singles), singles)
 
     def measure(self, features: Tensor, *, flipped: bool = False) -> Tensor:
         """The same of a suspect's channels; `flipped`: as if each had the other sign."""
         directions, singles = _split(features, self.parts, -1.0 if flipped else 1.0)
         return _combined(directions, singles, self.weights, self.centre)
+
+    def stillness(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Which of a suspect's channels have no direction at all, and the single numbers of all of them."""
+        directions, singles = _split(features, self.parts)
+        return _still(directions, singles), singles
 
     @cached_property
     def dimension(self) -> float:
@@ -80,6 +86,13 @@ def _split(features: Tensor, parts: tuple[Part, ...], sign: float = 1.0) -> tupl
         else:
             singles += [torch.cos(columns), torch.sin(factor * columns)]
     return directions, torch.cat(singles, dim=1)
+
+
+def _still(directions: list[Tensor], singles: Tensor) -> Tensor:
+    still = torch.ones(singles.shape[0], dtype=torch.bool)
+    for block in directions:
+        still &= ~block.any(dim=0).any(dim=1)
+    return still
 
 
 def _dimensions(blocks: Tensor) -> Tensor:

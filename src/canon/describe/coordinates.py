@@ -37,12 +37,14 @@ class Coordinates:
         return Coordinates(np.arange(width), width)
 
     def same(self, other: Coordinates) -> bool:
-        """Whether these name channels in the same way, with the same factors; constants are not looked at."""
+        """Whether these name channels in the same way, with the same factors and constants."""
         return (
             self.size == other.size
             and np.array_equal(self.index, other.index)
             and self.factors.keys() == other.factors.keys()
             and all(np.array_equal(factor, other.factors[tap]) for tap, factor in self.factors.items())
+            and self.constants.keys() == other.constants.keys()
+            and all(np.array_equal(known, other.constants[at], True) for at, known in self.constants.items())
         )
 
     @cached_property

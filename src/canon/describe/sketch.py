@@ -202,7 +202,7 @@ def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinat
         if known is not None:
             value = np.nan_to_num(known)
             scale = np.where(np.isnan(known), scale, 0.0)
-            still = True
+            still = still or bool(value.any())  # zeros add nothing
         if repeat > 1:
             named = (named[:, None] * repeat + np.arange(repeat)).ravel()
             scale, value = scale.repeat(repeat), value.repeat(repeat)

@@ -18,8 +18,8 @@ _MOST: Final = 64
 def probes(example: Tensor | tuple[Any, ...], count: int, seed: int = 0) -> tuple[tuple[Any, ...], ...]:
     """Inputs for a forward pass, which together hold at least `count` samples; each has the shapes of the example.
 
-    Floating point tensors are drawn anew, on their device and in their type. Anything else stays as it is: whole
-    numbers are indices or lengths.
+    Floating point tensors are drawn anew, on their device and in their type; whole numbers between the smallest and
+    the largest of the example's, so that indices and lengths stay valid. Anything else stays as it is.
 
     >>> [tuple(x.shape) for x, state in probes((torch.zeros(4, 7), torch.zeros(1, 4, 3)), 8)]
     [(4, 7), (4, 7)]
@@ -35,8 +35,10 @@ def probes(example: Tensor | tuple[Any, ...], count: int, seed: int = 0) -> tupl
 
 
 def _is_drawn(x: Any) -> bool:
-    return isinstance(x, Tensor) and x.is_floating_point() and x.ndim > 0
+    return isinstance(x, Tensor) and x.dtype != torch.bool and x.ndim > 0 and x.numel() > 0
 
 
 def _drawn(x: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
+    if x.is_floating_point():
+        return torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
+    return torch.randint(int(x.min()), int(x.max()) + 1, x.shape, generator=generator).to(x.device, x.dtype)

@@ -65,11 +65,21 @@ def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     if not found:
         return []
     device = found[0][1].device
-    sums = [tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.float32)).to(device) for _, tensor in found]
+    sums = [_sum(tensor).to(device) for _, tensor in found]
     same = sums if len({total.dtype for total in sums}) == 1 else [total.double() for total in sums]
     finite = torch.stack(same).isfinite().tolist()
     doubtful = [named for named, good in zip(found, finite, strict=True) if not good]
-    return [name for name, tensor in doubtful if not bool(torch.isfinite(tensor).all())]
+    return [name for name, tensor in doubtful if not bool(torch.isfinite(_widest(tensor)).all())]
+
+
+def _sum(tensor: Tensor) -> Tensor:
+    wide = _widest(tensor)
+    return wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32))
+
+
+def _widest(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy in float32 of a type that torch can hold but not compute with."""
+    return tensor.float() if tensor.element_size() < 2 else tensor
 
 
 def unsaved_names(model: nn.Module) -> frozenset[str]:

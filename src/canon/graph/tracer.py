@@ -108,6 +108,10 @@ def check_model(model: nn.Module) -> None:
                 "the model is quantized", where=name, hint="Dequantize it to a float model first"
             )
     for name, tensor in model.named_parameters():
+        if tensor.is_floating_point() and tensor.element_size() < 2:
+            raise UnsupportedModelError(
+                f"parameter of dtype {tensor.dtype}", where=name, hint="Convert the model with model.half() first"
+            )
         if tensor.is_quantized or not (tensor.is_floating_point() or tensor.is_complex()):
             raise UnsupportedModelError(
                 f"parameter of dtype {tensor.dtype}",

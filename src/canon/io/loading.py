@@ -268,9 +268,7 @@ def digest(path: Path) -> str:
     return found.hexdigest()
 
 
-def _checkpoint(
-    path: Path, format: Format, limits: Limits, states: dict[Path, FileState] | None = None
-) -> Checkpoint:
+def _checkpoint(path: Path, format: Format, limits: Limits, states: dict[Path, FileState] | None = None) -> Checkpoint:
     """The tensors of a file of weights, if all of them are finite."""
     if format is Format.PARTS:
         found = Checkpoint(read_sharded(path, limits, states))

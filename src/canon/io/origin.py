@@ -29,7 +29,9 @@ def unchanged_digest(path: Path, state: FileState) -> str:
         before = file_state(file.fileno())
         found = hashlib.file_digest(file, "sha256").hexdigest()
         if before != state or file_state(file.fileno()) != state:
-            raise FileFormatError("the file was changed while it was read", where=str(path), hint="Work on a copy of it")
+            raise FileFormatError(
+                "the file was changed while it was read", where=str(path), hint="Work on a copy of it"
+            )
     return found
 
 

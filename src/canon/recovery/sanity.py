@@ -53,8 +53,8 @@ def _run(model: nn.Module, given: list[Any], half: bool) -> Any:
 
 
 def _count(inputs: list[Tensor]) -> int | None:
-    """How many inputs to compare on; None: as many as the example has, since integers are taken from there."""
-    if not all(x.is_floating_point() for x in inputs):
+    """How many inputs to compare on; None: as many as the example has, since integers and states are."""
+    if len(inputs) > 1 or not all(x.is_floating_point() for x in inputs):
         return None
     return 1 if any(x.ndim > 2 for x in inputs) else VECTORS
 

@@ -178,7 +178,9 @@ def _function(document: Document) -> Told:
         says = f"not all outputs could be compared: {problem['problem']}"
     facts = []
     if answer["difference"] is not None:
-        facts.append(Fact(number(answer["difference"]), f"of their range is the largest difference ({_limit(answer['answer'])})"))
+        facts.append(
+            Fact(number(answer["difference"]), f"of their range is the largest difference ({_limit(answer['answer'])})")
+        )
     if answer["same_decision"] is not None:
         facts.append(Fact(percent(answer["same_decision"]), "same decision"))
     sources = ", ".join(f"{many:,} {name}" for name, many in answer["probes"].items())
@@ -242,7 +244,11 @@ def _unread(document: Document) -> str:
 
 def _priority(document: Document) -> Told:
     answer = document["answers"]["priority"]
-    facts = [Fact(number(len(answer["claims"])), "claims examined" if len(answer["claims"]) > 1 else "claim examined")] if answer["claims"] else []
+    facts = (
+        [Fact(number(len(answer["claims"])), "claims examined" if len(answer["claims"]) > 1 else "claim examined")]
+        if answer["claims"]
+        else []
+    )
     uncovered = {
         "first": "who made the model; a claim shows who could show it at that time",
         "not first": "claims that were not presented here",

@@ -53,13 +53,14 @@ def coverage_content(document: Mapping[str, Any]) -> Content:
     elif located:
         found, all_of_it = containment["numbers_found"], containment["numbers"]
         says = (
-            f"{all_of_it - found:,} of the owner's {all_of_it:,} numbers ({percent(1 - found / max(1, all_of_it))}) belong "
-            "to channels and tensors that nothing in the suspect could be held against"
+            f"{all_of_it - found:,} of the owner's {all_of_it:,} numbers ({percent(1 - found / max(1, all_of_it))}) "
+            "belong to channels and tensors that nothing in the suspect could be held against"
         )
     elif equality is None or not equality["numbers"]:
         says = "Nothing of the weights was compared number by number"
     elif uncompared:
-        says = f"{percent(equality['share'])} of the {equality['numbers']:,} numbers that the forward pass uses were compared"
+        share = percent(equality["share"])
+        says = f"{share} of the {equality['numbers']:,} numbers that the forward pass uses were compared"
     else:
         says = f"Nothing was left out: all {equality['numbers']:,} numbers that the forward pass uses were compared"
     if document["options"].get("layers") is not None:
@@ -72,8 +73,8 @@ def _equality(document: Mapping[str, Any]) -> str:
     if equality["passed"]:
         chosen = "Within the layers that were asked for, the suspect" if equality["narrowed"] else "The suspect"
         return (
-            f"{chosen} equals {owner} up to the order and scale of channels{FORMS[equality['form']]}: no number differs "
-            f"by more than {number(equality['worst'])}, where {number(equality['tolerance'])} is allowed."
+            f"{chosen} equals {owner} up to the order and scale of channels{FORMS[equality['form']]}: no number "
+            f"differs by more than {number(equality['worst'])}, where {number(equality['tolerance'])} is allowed."
         )
     after = "" if document["containment"] is None else " The section before this one says what was found nevertheless."
     return f"{sentence(f'The suspect is not equal to {owner}: ' + equality['reason'])}{after}"

@@ -42,11 +42,12 @@ def containment_content(document: Mapping[str, Any]) -> Content:
         SpaceBar(name, stretches(each, widest), f"{each['owned']:,} of {each['owned'] + each['missing']:,}")
         for name, each in sorted(pieces.items(), key=lambda item: -item[1]["missing"])[: charts.SHOWN]
     ]
+    counted = "; ".join(f"{many:,} {WHOSE[kind]}" for kind, many in totals.items())
     return {
         "contained": found,
         "whose": [{"id": kind, "name": WHOSE[kind], "channels": many} for kind, many in totals.items() if many],
         "space_bars": bars,
-        "contained_label": "Channels of all spaces: " + "; ".join(f"{many:,} {WHOSE[k]}" for k, many in totals.items()) + ".",
+        "contained_label": f"Channels of all spaces: {counted}.",
         "surplus_sentence": _surplus(found, totals),
         "contained_rows": [*_facts(found)],
         "owner_space_rows": [

@@ -56,13 +56,14 @@ def _back(tier2: Mapping[str, Any], answer: str) -> str:
 
 
 def _luck(mark: Mapping[str, Any], controls: Controls, found: charts.Luck) -> str:
-    limit = number(mark["alpha"])
+    limit, enough = number(mark["alpha"]), found.needed_bits
     needed = (
         f"No number of right bits rules out luck with a chance of {limit}."
-        if found.needed_bits is None
-        else f"{found.needed_bits:,} or more right bits of {mark['total']:,} happen by luck with a chance of at most {limit}."
+        if enough is None
+        else f"{enough:,} or more right bits of {mark['total']:,} happen by luck with a chance of at most {limit}."
     )
-    model = f"This model has {mark['matched']:,} right, for which the chance is {odds(mark['p_value'])} (p = {mark['p_value']:.2g})"
+    chance = f"{odds(mark['p_value'])} (p = {mark['p_value']:.2g})"
+    model = f"This model has {mark['matched']:,} right, for which the chance is {chance}"
     if controls.void:
         return f"{needed} {model}. The key is void, so this shows nothing."
     ruled = "luck is ruled out" if mark["p_value"] <= mark["alpha"] else "luck is not ruled out by this figure"
@@ -72,9 +73,9 @@ def _luck(mark: Mapping[str, Any], controls: Controls, found: charts.Luck) -> st
 def _controls(controls: Controls) -> str:
     many = count(controls.count, "model")
     says = (
-        f"The key was also read from {many} that cannot bear the mark: the suspect itself, with the marked places drawn "
-        f"anew, moved to other channels, or with signs changed. They have {percent(controls.mean)} of the bits right on "
-        f"average and {max(controls.matched):,} of {controls.total:,} at most."
+        f"The key was also read from {many} that cannot bear the mark: the suspect itself, with the marked places "
+        f"drawn anew, moved to other channels, or with signs changed. They have {percent(controls.mean)} of the bits "
+        f"right on average and {max(controls.matched):,} of {controls.total:,} at most."
     )
     return f"{says} The key is void: {controls.reason}." if controls.void else f"{says} That is what luck gives."
 

@@ -87,7 +87,10 @@ def tell_recovery(document: Document) -> Story:
     lead.append("This says what was done to the model, not whose model it is; that takes a comparison.")
     spaces = sum(space["before"] for space in recovery["spaces"])
     share = f", {percent(gone / spaces)} of all" if spaces and gone else ""
-    facts = (Fact(number(gone), f"channels taken out{share}"), Fact(percent(1 - after / max(1, before)), "of the parameters gone"))
+    facts = (
+        Fact(number(gone), f"channels taken out{share}"),
+        Fact(percent(1 - after / max(1, before)), "of the parameters gone"),
+    )
     return Story(
         "recovered", "neutral", "Recovered", "Structural obfuscation was found and removed", tuple(lead),
         (_AMBIGUOUS, _UNSEEN), facts,
@@ -118,8 +121,8 @@ def _limits(document: Document) -> list[str]:
         )
     if mark is not None and mark["refused"] is None:
         limits.append(
-            "The figure for luck holds for a message that was drawn at random. A message that somebody chose, such as a "
-            "name, deserves less trust than the figure says."
+            "The figure for luck holds for a message that was drawn at random. A message that somebody chose, such as "
+            "a name, deserves less trust than the figure says."
         )
     if containment is not None and not containment["ancestors"]:
         limits.append(

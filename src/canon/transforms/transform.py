@@ -169,16 +169,39 @@ class ChannelTransform:
         shape = [1] * weight.ndim
         shape[axis] = -1
         device = weight.device
+        if not self.is_gather:
+            return self._summed(weight, axis)
         picked = weight.index_select(axis, self.rows.to(device))
-        values = self.values.to(device)
-        if self.is_gather:
-            if self.is_unit:
-                return picked
-            return (picked * values.to(_wide(weight.dtype)).view(shape)).to(weight.dtype)
-        result_shape = list(weight.shape)
-        result_shape[axis] = self.after
-        result = torch.zeros(result_shape, dtype=torch.float64, device=device)
-        result.index_add_(axis, self.columns.to(device), picked * values.view(shape))
+        if self.is_unit:
+            return picked
+        return (picked * self.values.to(device, _wide(weight.dtype)).view(shape)).to(weight.dtype)
+
+    def _summed(self, weight: Tensor, axis: int) -> Tensor:
+        """Columns with one entry are gathered, and only those with several added up, in float64."""
+        count = torch.bincount(self.columns, minlength=self.after)
+        several = count[self.columns] > 1
+        first = torch.zeros(self.after, dtype=torch.int64)
+        first[self.columns] = torch.arange(self.columns.numel())
+        if not self.rows.numel():
+            return weight.new_zeros([*weight.shape[:axis], self.after, *weight.shape[axis + 1 :]])
+        factor, rows = self.values[first], self.rows[first]
+        shape = [1] * weight.ndim
+        shape[axis] = -1
+        device, wide = weight.device, _wide(weight.dtype)
+        result = weight.index_select(axis, rows.to(device)).to(wide)
+        result.mul_(factor.to(device, wide).view(shape))
+        result.index_fill_(axis, torch.nonzero(count == 0).flatten().to(device), 0.0)
+        if bool(several.any()):
+            target = torch.nonzero(count > 1).flatten()
+            place = torch.zeros_like(count)
+            place[target] = torch.arange(target.numel())
+            picked = weight.index_select(axis, self.rows[several].to(device)).double()
+            picked.mul_(self.values[several].to(device).view(shape))
+            size = list(weight.shape)
+            size[axis] = target.numel()
+            total = torch.zeros(size, dtype=torch.float64, device=device)
+            total.index_add_(axis, place[self.columns[several]].to(device), picked)
+            result.index_copy_(axis, target.to(device), total.to(wide))
         return result.to(weight.dtype)
 
     @cached_property

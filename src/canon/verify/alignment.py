@@ -23,7 +23,7 @@ from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
-from canon.verify.layout import Layout, Step, coordinates, ratios, survey
+from canon.verify.layout import Layout, Step, check_complete, coordinates, ratios, survey
 from canon.verify.matching import Matching, check_matching, match, nearest_other
 from canon.verify.naming import named_alike
 from canon.verify.projection import project
@@ -169,8 +169,13 @@ def align(
 
 
 def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale: bool) -> Alignment:
-    """Put a model into a layout; its numbers are known to be finite, and its architecture to be that of the layout."""
+    """Put a model into a layout; its numbers are known to be finite, and its architecture to be that of the layout.
+
+    Raises:
+        KeyFileError: The layout comes from a key, and leaves out spaces or layers of the model.
+    """
     graph = traced.graph
+    check_complete(layout.steps, graph)
     with torch.no_grad():
         aligner = _Aligner(graph, traced.tensors, layout, matching)
         aligner.run()
@@ -231,7 +236,7 @@ class _Aligner:
             label = step.label if old is None else step.label[old]
             paired = match(features, step.features, label, step.label, self.matching)
             self.match[space.id], self.leader[space.id] = paired, step.leader
-            named = coordinates(paired, step.leader, found.scales, step.scales, found.zeros)
+            named = coordinates(paired, step.leader, found.scales, step.scales, found.constants)
             self.side.place(space, named, frozenset(named.factors))
             self.factors[space.id] = {}
             if np.array_equal(named.index, paired.numpy()):

@@ -106,7 +106,10 @@ def _contained(containment: Document, unusual: tuple[str, ...]) -> tuple[Network
         word, reason = "derived", f"{reason}; asked for: {'; '.join(unusual)}"
     if word in ("contained", "derived") and containment["replaced"]:
         first = containment["replaced"][0]
-        return "not decided", f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first '{first}'"
+        return (
+            "not decided",
+            f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first '{first}'",
+        )
     layers = containment["layers_found"] / max(1, containment["layers_in_all"])
     numbers = containment["numbers_found"] / max(1, containment["numbers"])
     if word in ("contained", "derived") and min(layers, numbers) < MOST_OF_IT:
@@ -156,12 +159,13 @@ def _mark(document: Document) -> MarkAnswer:
     controls = mark["controls"]
     if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
-    alone = bool(mark["carries_alone"])
     limit = min(mark["alpha"], ALPHA)
+    # A claim to many keys had as many tries: the one that happens to read is no more than luck.
+    alone = bool(mark["carries_alone"]) and mark["p_value"] * _tries(document["priority"]) <= limit
     if mark["p_value"] <= limit:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
     most = max(controls["matched"])
-    if not alone and mark["binomial"] <= limit and mark["matched"] > most:
+    if not mark["carries_alone"] and mark["binomial"] <= limit and mark["matched"] > most:
         others = (
             f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
         )
@@ -172,6 +176,12 @@ def _mark(document: Document) -> MarkAnswer:
         why = "the weights do not say in which order the channels stood, so it may be there unread"
         return MarkAnswer("unread", f"the key's message was not read ({read}); {why}", mark["p_value"], alone)
     return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"], alone)
+
+
+def _tries(priority: Document) -> int:
+    """How many watermark keys the claim that was presented has places for."""
+    places = [c.get("watermark_places", 1) for c in priority["claims"] if c.get("role") == "presented"]
+    return max([1, *map(int, places)])
 
 
 def _priority(figures: Document) -> Priority:

@@ -4,11 +4,11 @@ After alignment every output channel `i` of a layer stands beside the reference'
 
     R_i = ‖w_i − w_i(reference)‖₂ / (‖w_i(reference)‖₂ + ε),
 
-with `w_i` all incoming weights of the channel. Everything else that the forward pass uses is compared as well: what goes
-channel by channel (biases, norms) by entry, what has fixed coordinates (embeddings, attention, tokens) as it stands. The
-certificate passes if the worst residual of all is within the tolerance, nothing was left out, and the weights decided
-the order in every space. One matching serves all layers that touch a space, which is stricter than matching every
-layer by itself.
+with `w_i` all incoming weights of the channel. Everything else that the forward pass uses is compared as well: what
+goes channel by channel (biases, norms) by entry, what has fixed coordinates (embeddings, attention, tokens) as it
+stands. The certificate passes if the worst residual of all is within the tolerance, nothing was left out, and the
+weights decided the order in every space. One matching serves all layers that touch a space, which is stricter than
+matching every layer by itself.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ from canon.graph import ChannelGraph
 from canon.graph.tensors import tensor_names
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
-from canon.verify.coverage import Coverage, Uncompared
+from canon.verify.coverage import NOTHING, Coverage, Uncompared
 from canon.verify.layout import survey
 from canon.verify.matching import Matching, check_matching
 from canon.verify.residuals import fixed_residual, layer_weights, parameter_residuals, row_residuals
@@ -37,6 +37,19 @@ SWEEP: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1)
 
 BINS: Final = tuple(10.0 ** (half / 2) for half in range(-18, 3))
 """Borders of the histogram of residuals, two per decade; what is smaller or larger has a bin of its own."""
+
+
+class Located(Protocol):
+    """What is needed of a network that was found inside another one."""
+
+    @property
+    def answer(self) -> str: ...  # noqa: D102
+    @property
+    def reason(self) -> str: ...  # noqa: D102
+    @property
+    def coverage(self) -> float: ...  # noqa: D102
+    @property
+    def model(self) -> nn.Module | None: ...  # noqa: D102
 
 
 @dataclass(frozen=True)
@@ -83,7 +96,7 @@ class Certificate:
     alignment: Alignment | None
     """How the models were aligned; None where the widths differ."""
 
-    coverage: Coverage = Coverage(0)
+    coverage: Coverage = NOTHING
     """How much of what the reference's forward pass uses was compared."""
 
     matching: Matching = "nearest"
@@ -96,11 +109,14 @@ class Certificate:
     narrowed: bool = False
     """Whether only some layers were asked for."""
 
+    location: Located | None = None
+    """Where the reference's network stands in the model, looked for where the certificate does not pass."""
+
     @property
     def passed(self) -> bool:
         """Whether everything that was asked for was compared and is within the tolerance."""
         return (
-            bool(self.layers)
+            bool(self.layers or self.parameters)
             and all(layer.passed for layer in self.layers)
             and not self.differing
             and self.alignment is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -48,6 +48,10 @@ class Coverage:
         """Of these tensors, all but some."""
         items = sorted(uncompared, key=lambda item: -item.numbers)
         return Coverage(sum(tensor.numel() for tensor in tensors.values()), tuple(items))
+
+
+NOTHING: Final = Coverage(0)
+"""Nothing was compared."""
 
 
 def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Evidence: one JSON document that says what was compared, how, and what came of it.
 
-The document carries a digest of itself. It is the source of its own conclusions: answers and verdict are pure functions
-of the figures in it, and `canon.verify.checking` works them out again. That shows a slip or an edit; it is no signature.
-Who must be sure of its origin signs the file, or repeats the run: everything that is needed for that is in the document.
+The document carries a digest of itself. It is the source of its own conclusions: answers and verdict are pure
+functions of the figures in it, and `canon.api.checking` works them out again. That shows a slip or an edit; it is no
+signature. Who must be sure of its origin signs the file, or repeats the run: all that this needs is in the document.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensors whose entries have no freedom, in few numbers: embeddings, attention, tokens, recurrent weights.
 
-Alignment has nothing to say about them, but a model is not the registered one unless they are its own. A layout key keeps
-random projections of each: two tensors with equal projections are equal, but for what somebody made who knew the seed.
+Alignment has nothing to say about them, but a model is not the registered one unless they are its own. A layout key
+keeps random projections of each: tensors with equal projections are equal, unless somebody knew the seed.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.errors import VerificationError
+from canon.graph import probes
 from canon.verify.precision import cast, widened
 
 PROBES: Final = 16
@@ -48,14 +49,8 @@ class Comparison:
 
 
 def random_probes(example: Tensor | Inputs, count: int = PROBES, seed: int = 0) -> list[Inputs]:
-    """Random inputs of the example's own shapes, as many calls as give `count` of them.
-
-    Whole numbers are drawn from between the smallest and the largest of the example's, so that they stay valid.
-    """
-    inputs = example if isinstance(example, tuple) else (example,)
-    generator = torch.Generator().manual_seed(seed)
-    batch = next((len(x) for x in inputs if isinstance(x, Tensor) and x.ndim), 1)
-    return [tuple(_drawn(x, generator) for x in inputs) for _ in range(max(1, -(-count // max(1, batch))))]
+    """Random inputs of the example's own shapes, as many calls as give `count` of them."""
+    return [*probes(example, count, seed)]
 
 
 def given_probes(arrays: Sequence[Tensor], example: Tensor | Inputs) -> list[Inputs]:
@@ -75,7 +70,7 @@ def given_probes(arrays: Sequence[Tensor], example: Tensor | Inputs) -> list[Inp
             )
     if len({len(array) for array in arrays}) != 1 or not len(arrays[0]):
         raise VerificationError("the probes hold no inputs, or not as many for each input of the model")
-    typed = [a.to(x.dtype) if x.is_floating_point() else a.to(x.dtype) for a, x in zip(arrays, inputs, strict=True)]
+    typed = [a.to(x.dtype) for a, x in zip(arrays, inputs, strict=True)]
     return list(zip(*(array.split(BATCH) for array in typed), strict=True))
 
 
@@ -90,8 +85,9 @@ def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     try:
         with torch.no_grad():
             found = [_side_by_side(runner(*_moved(cast(call, runner), device)), call) for call in calls]
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        raise VerificationError(f"the model cannot be run on the probes: {str(error).splitlines()[0]:.160}") from error
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise VerificationError(f"the model cannot be run on the probes: {said:.160}") from error
     return torch.cat(found)
 
 
@@ -123,22 +119,13 @@ def fingerprint(outputs: Tensor) -> Tensor:
 def compare_models(ours: nn.Module, theirs: nn.Module, calls: Mapping[str, Sequence[Inputs]]) -> tuple[Comparison, ...]:
     """Compare two models on probes of several sources; what cannot be run is said, not raised."""
     found = []
-    for source, probes in calls.items():
+    for source, given in calls.items():
         try:
-            found.append(compare_outputs(outputs_of(ours, probes), outputs_of(theirs, probes), source))
+            found.append(compare_outputs(outputs_of(ours, given), outputs_of(theirs, given), source))
         except VerificationError as error:
-            count = sum(len(call[0]) for call in probes if isinstance(call[0], Tensor) and call[0].ndim)
+            count = sum(len(call[0]) for call in given if isinstance(call[0], Tensor) and call[0].ndim)
             found.append(Comparison(source, count, None, None, error.message))
     return tuple(found)
-
-
-def _drawn(x: Any, generator: torch.Generator) -> Any:
-    if not isinstance(x, Tensor) or not x.numel() or x.dtype == torch.bool:
-        return x
-    if x.is_floating_point():
-        return torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
-    low, high = int(x.min()), int(x.max())
-    return torch.randint(low, high + 1, x.shape, generator=generator).to(x.device, x.dtype)
 
 
 def _moved(call: Inputs, device: torch.device) -> Inputs:

@@ -265,7 +265,9 @@ class _Parser:
         portrait = read_portrait(header["portrait"], self.tensors["portrait"], steps) if "portrait" in header else None
         skeleton = str(header["skeleton"]) if "skeleton" in header else None
         units = None if self.units is None else tuple(self.units)
-        return LayoutKey(layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton, units)
+        return LayoutKey(
+            layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton, units
+        )
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:
         space, width, last, maps, taps = entry

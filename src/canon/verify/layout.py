@@ -150,7 +150,7 @@ class _Surveyor:
         self.leader[space.id] = leader
         self.scales[space.id] = dict(found.scales)
         everyone = torch.arange(space.width)
-        named = coordinates(everyone, leader, found.scales, found.scales, found.zeros)
+        named = coordinates(everyone, leader, found.scales, found.scales, found.constants)
         self.side.place(space, named, frozenset(found.scales))
 
     def _finish(self, space: Space) -> None:
@@ -209,7 +209,7 @@ def coordinates(
     leader: Tensor,
     scales: Mapping[int, Tensor],
     reference: Mapping[int, Tensor],
-    zeros: Mapping[int, Array],
+    constants: Mapping[int, Array],
 ) -> Coordinates:
     """Name channels by what they are matched with, and measure them by the reference's scales.
 
@@ -218,11 +218,10 @@ def coordinates(
         leader: For every channel of the reference the one that lends its name.
         scales: By tap, of the channels.
         reference: By tap, of the reference's channels.
-        zeros: By point: the channels that are always zero there.
+        constants: By point: the value of channels that are constant there, NaN for the others.
     """
     named = leader[match]
     factors = {tap: ratio.numpy() for tap, ratio in ratios(scales, reference, named).items()}
-    constants = {point: np.where(zero, 0.0, np.nan) for point, zero in zeros.items()}
     return Coordinates(named.numpy(), leader.numel(), factors, constants)
 
 

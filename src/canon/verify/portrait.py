@@ -60,7 +60,7 @@ def portray(traced: Traced, layout: Layout, numbers: int, seed: int) -> Portrait
             steps.append(replace(step, features=told.features, scales=scales, parts=told.parts))
             if not step.last:
                 everyone = torch.arange(space.width)
-                side.place(space, coordinates(everyone, step.leader, scales, scales, told.zeros), frozenset(scales))
+                side.place(space, coordinates(everyone, step.leader, scales, scales, told.constants), frozenset(scales))
     return Portrait(tuple(steps), numbers, seed)
 
 

@@ -34,16 +34,20 @@ class Precision:
         return max(asked, ROUNDINGS * self.epsilon)
 
     @staticmethod
-    def of(suspect: nn.Module, owner: nn.Module | None) -> Precision:
+    def of(suspect: nn.Module, owner: torch.dtype = torch.float32) -> Precision:
         """The coarsest float types that two models hold; an owner that is not at hand counts as float32."""
-        mine, yours = coarsest(suspect), torch.float32 if owner is None else coarsest(owner)
+        mine, yours = coarsest(suspect), owner
         epsilon = max(torch.finfo(mine).eps, torch.finfo(yours).eps)
         return Precision(_name(mine), _name(yours), epsilon)
 
 
 def coarsest(model: nn.Module) -> torch.dtype:
-    """The coarsest float type among a model's parameters and buffers; float32 where there is none."""
-    found = {tensor.dtype for tensor in tensor_names(model)[0].values() if tensor.is_floating_point()}
+    """The coarsest float type among a model's parameters and buffers; float32 where there is none.
+
+    Types of less than two bytes do not count: at their precision everything would agree with everything.
+    """
+    tensors = tensor_names(model)[0].values()
+    found = {tensor.dtype for tensor in tensors if tensor.is_floating_point() and tensor.element_size() > 1}
     return max(found, key=lambda dtype: torch.finfo(dtype).eps, default=torch.float32)
 
 

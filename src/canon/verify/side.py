@@ -41,8 +41,8 @@ class Description:
     scales: Mapping[int, Tensor]
     """By tap that lets scale pass and that something known has entered."""
 
-    zeros: Mapping[int, Array]
-    """By point that something reads: which channels are always zero there, so that it does not matter how."""
+    constants: Mapping[int, Array]
+    """By point that something reads: the value of channels that are constant there, NaN for the others."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -109,21 +109,27 @@ class Side:
         sketches = {index: self._sketch(index) for index in maps}
         program = self._programs[space.id]
         signature = describe(space, self.graph, self.tensors, sketches, ZERO, program)
-        zeros = self._zeros(space, sketches, program)
-        if zeros and len(sketches) == len({producer.map for producer in space.producers}):
-            nowhere = np.asarray(np.array([*zeros.values()]).all(axis=0))
+        constants = self._constants(space, sketches, program)
+        if constants and len(sketches) == len({producer.map for producer in space.producers}):
+            # A channel that is zero wherever it is read: it does not matter how.
+            nowhere = np.asarray((np.array([*constants.values()]) == 0).all(axis=0))
             signature.stacks[:] = [stack.masked(nowhere) for stack in signature.stacks]
         fixed = self.graph.fixed_taps
         scales = {tap: torch.from_numpy(scale) for tap, scale in signature.scales.items() if tap not in fixed}
-        return Description(signature, _side_by_side(signature), scales, zeros)
+        return Description(signature, _side_by_side(signature), scales, constants)
 
-    def _zeros(self, space: Space, sketches: Mapping[int, RowSketch], program: Program) -> dict[int, Array]:
-        """By point that something reads: the channels that are always zero there; none where all are live."""
+    def _constants(self, space: Space, sketches: Mapping[int, RowSketch], program: Program) -> dict[int, Array]:
+        """By point that something reads: each channel's constant value, NaN where it changes; none where all do."""
         silent = any((norm(sketch.vectors) <= ZERO * sketch.mass).any() for sketch in sketches.values())
         if not silent and not any(b.affine is not None and (b.affine.factor == 0).any() for b in program):
             return {}
         values = constant_values(space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan"))
-        return {consumer.point: values[consumer.point] == 0 for consumer in space.consumers}
+        # What a layer without a bias is given counts as no offset, whatever model it is: zero is all that may be left out.
+        bare = {consumer.point for consumer in space.consumers if self.graph.maps[consumer.map].bias is None}
+        return {
+            point: np.where(values[point] == 0, 0.0, np.nan) if point in bare else values[point]
+            for point in dict.fromkeys(consumer.point for consumer in space.consumers)
+        }
 
     def _versions(self, linear: LinearMap) -> tuple[int, ...]:
         return tuple(self._version.get(s.space, 0) for s in linear.columns or ())

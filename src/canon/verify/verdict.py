@@ -94,12 +94,12 @@ ANY_TIME: Final = ("first", "not first", "nothing shown")
 AFTERWARDS: Final = "references and keys can be made afterwards, and no claim shows that these were there first"
 
 TABLE: Final = (
-    Rule(Proved, FOUND, SHOWN, ("first",), "the suspect holds the owner's network, and the claim to it was there first"),
+    Rule(Proved, FOUND, SHOWN, ("first",), "the suspect holds the owner's network, and its claim was there first"),
     Rule(Proved, AWAY, ("read",), ("first",), "the suspect carries a mark that was claimed first", alone=True),
     Rule(Inconclusive, FOUND, SHOWN, ("not first",), "the networks are related, but this claim was not the first"),
     Rule(Matches, FOUND, SHOWN, ("nothing shown",), f"the suspect holds the owner's network; {AFTERWARDS}"),
     Rule(Inconclusive, FOUND, ("void",), ANY_TIME, "the owner's network is in the suspect, but the key is void"),
-    Rule(Inconclusive, FOUND, ("unread",), ANY_TIME, "the owner's network is in the suspect, but the mark was not read"),
+    Rule(Inconclusive, FOUND, ("unread",), ANY_TIME, "the owner's network is in the suspect, but no mark was read"),
     Rule(Inconclusive, AWAY, ("read",), ANY_TIME, "a key reads its message from a network that was not shown to be the "
          "owner's; such a key can be made afterwards"),
     Rule(Refuted, ("unrelated",), (*HIDDEN, "no key"), ANY_TIME, "the suspect is another network, and it computes "

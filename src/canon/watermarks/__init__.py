@@ -10,7 +10,8 @@ from __future__ import annotations
 from canon.watermarks.controls import Controls
 from canon.watermarks.data import Dataset
 from canon.watermarks.embedding import Embedding
-from canon.watermarks.interface import EmbedResult, Extraction, Scheme, Target
+from canon.watermarks.extraction import Extraction
+from canon.watermarks.interface import EmbedResult, Scheme, Target
 from canon.watermarks.key import Key, load_key
 from canon.watermarks.message import Message
 from canon.watermarks.reading import Reader, Reading

@@ -67,6 +67,7 @@ def check(trial: Trial) -> EmbedResult:
         _survives_a_file_and_a_new_process,
         _reads_chance_without_the_mark,
         _reads_chance_with_a_wrong_key,
+        _passes_its_controls,
         _is_defined_on_other_shapes,
         _refuses_what_it_must,
     ):
@@ -147,6 +148,14 @@ def _reads_chance_with_a_wrong_key(trial: Trial, result: EmbedResult) -> None:
         seed=7,
     )
     _require_chance(trial, trial.scheme.similarity(result.model, wrong), "a wrong key")
+
+
+def _passes_its_controls(trial: Trial, result: EmbedResult) -> None:
+    controls = trial.scheme.controls(result.model, result.key, seed=1)
+    _require(
+        not controls.void,
+        f"the owner's own key is void, because {controls.reason}; say in `unmarked` which changes take the mark away",
+    )
 
 
 def _is_defined_on_other_shapes(trial: Trial, result: EmbedResult) -> None:

@@ -72,8 +72,8 @@ def outcome(case: Any, constant: bool, path: Path) -> str:
         found = prepared(case, constant)
         if found is None:
             return "refused"
-        inputs = [torch.from_numpy(array) for array in found[1]]
-    except (TypeError, ValueError):
+        inputs = [torch.from_numpy(np.array(array)) for array in found[1]]
+    except (NotImplementedError, TypeError, ValueError):
         return "refused"  # element types that torch or numpy does not have
     path.write_bytes(found[0].SerializeToString())
     try:

@@ -11,8 +11,7 @@ import torch
 import canon
 from canon import zoo
 from canon.bench.onnx_proof import FORMS, ProofCase, anonymize, measure
-from canon.errors import VerificationError
-from canon.verify.verdict import Proved, Refuted
+from canon.verify.verdict import Matches, Refuted
 from tests.verify.small import example, tiny
 
 
@@ -37,8 +36,8 @@ def test_an_attacked_file_is_proved_to_be_the_reference(
 ) -> None:
     suspect = canon.load(suspects[form])
     found = canon.judge(suspect, example(), reference=tiny())
-    assert isinstance(found.verdict, Proved)
-    certificate = found.findings.certificate
+    assert isinstance(found.verdict, Matches), found.verdict
+    certificate = found.compared.certificate
     assert certificate is not None
     assert certificate.max_rel_err < 1e-4
     assert [layer.name for layer in certificate.layers] == ["conv1", "conv2", "conv3", "fc"]
@@ -57,8 +56,8 @@ def test_by_the_layout_key_alone(suspects: dict[tuple[str, str], Path]) -> None:
 def test_another_network_is_not(suspects: dict[tuple[str, str], Path]) -> None:
     suspect = canon.load(suspects["kept", "anonymous"])
     assert isinstance(canon.judge(suspect, example(), reference=tiny(seed=1)).verdict, Refuted)
-    with pytest.raises(VerificationError):
-        canon.judge(suspect, example(), reference=zoo.model("resnet18"))
+    found = canon.judge(suspect, example(), reference=zoo.model("resnet18"))
+    assert found.answers.network.answer == "not decided"
 
 
 @pytest.mark.slow

@@ -1,0 +1,128 @@
+"""What was located in a suspect, how outputs agreed and who was first, each held against its own figures.
+
+Words that a document takes over from elsewhere (`contained`, `derived`, `first`) must be those that its figures allow:
+who changes a word, and the answers and the verdict with it, has to change what was counted and measured as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from canon.api.containing import ALIKE
+from canon.containment.answer import CLOSE, DERIVED, SAME_UPDATE, STRANGER
+from canon.errors import VerificationError
+
+Document = Mapping[str, Any]
+
+COMPARED: Final = ("equality", "alignment", "certificate", "containment")
+"""What there is only where networks could be compared."""
+
+
+def structure_holds(document: Document) -> None:
+    """Networks that cannot be compared were not; the others were looked for unless they are equal as they are."""
+    if document["structure"] is not None:
+        for name in COMPARED:
+            _must(document[name] is None, f"the networks cannot be compared, yet there is '{name}'")
+        return
+    equality, comparisons = document["equality"], document["function"]["comparisons"]
+    _must(equality is not None, "the networks can be compared, yet nothing says how far they are equal")
+    known = bool(comparisons) and all(item["difference"] is not None for item in comparisons)
+    settled = bool(equality["passed"]) and not equality["alone"] and known
+    _must((document["containment"] is None) == settled, "the owner's network is looked for where equality fails")
+    if equality["alone"]:
+        contained = document["containment"]["answer"] == "contained" and document["options"]["layers"] is None
+        _must(contained, "nothing stands beside the owner's network, yet it is not contained")
+
+
+def function_holds(document: Document) -> None:
+    """A difference is a number, or there is a reason why there is none."""
+    found = [*document["function"]["comparisons"], *document["function"]["recovered"]]
+    located = document["containment"]
+    for item in [*found, *(located["function"] if located is not None else ())]:
+        difference, same, problem = item["difference"], item["same_decision"], item["problem"]
+        _must((difference is None) == isinstance(problem, str), "outputs have no difference, and no reason for that")
+        _must(difference is None or _number(difference) >= 0, "a difference of outputs is negative")
+        _must(same is None or 0 <= _number(same) <= 1, "a share of decisions is none")
+        _must(difference is None or item["probes"] > 0, "outputs were compared on no probes")
+
+
+def containment_holds(document: Document) -> None:
+    """The word is one that coverage, residuals and agreement allow, and these are those of layers and spaces."""
+    located = document["containment"]
+    if located is None:
+        return
+    word, layers, spaces = located["answer"], located["layers"], located["spaces"]
+    _must(word in ("contained", "derived", "unrelated", "not decided"), "no such word for what was located")
+    for item in (*layers, *spaces):
+        most = item["channels" if "channels" in item else "owner"]
+        _must(0 <= item["distinct"] <= item["found"] <= most, f"more of '{item['name']!s:.60}' was found than there is")
+    for space in spaces:
+        told = space["found"] + space["copies"] + space["surplus"]
+        _must(told == space["suspect"], f"the channels of '{space['name']!s:.60}' do not add up")
+    found = [layer for layer in layers if layer["found"]]
+    medians = sorted(layer["median"] for layer in found)
+    _must(located["residual"] == max((layer["worst"] for layer in found), default=None), "another worst residual")
+    _must(located["median"] == (medians[len(medians) // 2] if medians else None), "another median residual")
+    _must(located["missing"] == sum(s["owner"] - s["found"] for s in spaces), "other channels are missing")
+    coverage, deep = _number(located["coverage"]), _number(located["deep"])
+    _must(0 <= coverage <= 1 and 0 <= deep <= 1, "a coverage is no share")
+    _must(max(coverage, deep) == 0 or any(s["distinct"] for s in spaces), "there is a coverage, and nothing was found")
+    _word(located, word, coverage, deep)
+    _found(located, layers)
+    if document["equality"] is not None:
+        _must(located["tolerance"] == document["equality"]["tolerance"], "there are two tolerances")
+
+
+def _word(located: Document, word: str, coverage: float, deep: float) -> None:
+    """The words that coverage allows; the weaker one is always allowed."""
+    if word == "unrelated":
+        _must(deep <= STRANGER, f"{deep:.2f} of the channels were found, which is no stranger")
+    if word not in ("contained", "derived"):
+        return
+    _must(deep >= DERIVED, f"{deep:.2f} of the channels were found, which is not enough for '{word}'")
+    _must(all(u["cosine"] >= SAME_UPDATE for u in located["ancestors"]), "an ancestor explains what was found")
+    _must(located["agreement"] is not None, "something was located, and nothing extracted")
+    if word == "derived":
+        return
+    agreements = [located["agreement"], *([located["owner_agreement"]] if located["owner_agreement"] else [])]
+    near = all(a["difference"] is not None and a["difference"] <= CLOSE for a in agreements)
+    _must(coverage == 1 and not located["refitted"], "not all was found as it is, yet it is contained")
+    _must(near and (located["residual"] or 0.0) <= CLOSE, "what was located differs, yet it is contained")
+
+
+def _found(located: Document, layers: list[Document]) -> None:
+    """How much of the owner's network was found, as far as layers and fixed tensors tell."""
+    fixed, shares = located["fixed"], [layer["found"] / max(1, layer["channels"]) for layer in layers]
+    near = [name for name, residual in fixed.items() if residual is not None and residual <= ALIKE]
+    most = sum(share >= 0.5 for share in shares) + len(near)
+    _must(0 <= located["layers_found"] <= min(most, located["layers_in_all"]), "fewer layers were found")
+    share = 1.0 if near else max(shares, default=0.0)
+    _must(0 <= located["numbers_found"] <= round(located["numbers"] * share), "fewer numbers were found")
+    _must(all(name in fixed and name not in near for name in located["replaced"]), "a tensor is not replaced")
+
+
+def priority_holds(document: Document) -> None:
+    """Who was first is said of a claim that holds, and of none that a rival's comes before."""
+    answer, claims = document["priority"]["answer"], document["priority"]["claims"]
+    _must(answer in ("first", "not first", "nothing shown"), "no such answer to who was first")
+    if answer == "nothing shown":
+        return
+    own = claims[0] if claims else None
+    _must(own is not None and own["role"] == "presented", "nothing was claimed, so nobody was first")
+    assert own is not None, "checked"
+    stamps = [stamp for stamp in own["timestamps"] if stamp["wrong"] is None]
+    _must(not own["wrong"] and bool(stamps), "the claim does not hold, so it shows nothing")
+    _must(own["time"] in [stamp["time"] for stamp in stamps], "the claim's time is that of no time-stamp")
+    earlier = [c for c in claims[1:] if not c["wrong"] and c["time"] <= own["time"]]
+    _must(answer != "first" or not earlier, "another claim to the suspect was there before")
+
+
+def _number(value: Any) -> float:
+    _must(isinstance(value, int | float) and not isinstance(value, bool), f"{value!r:.40} is no number")
+    return float(value)
+
+
+def _must(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise VerificationError(f"the document contradicts itself: {otherwise}")

@@ -1,0 +1,146 @@
+"""Networks, types and questions that are rare: an answer, or an error that says what is wrong."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+import torch.fx
+from torch import Tensor, nn
+
+from canon.api import JudgeOptions, check_evidence, judge
+from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.verify import register
+from canon.verify.answering import answers_of
+from canon.verify.function import outputs_of
+from canon.verify.verdict import decide
+
+EXAMPLE = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
+WORDS = torch.arange(6)[None]
+
+
+class Products(nn.Module):
+    """Nothing but tensors of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Parameter(torch.randn(6, 5)), nn.Parameter(torch.randn(5, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.first @ self.second
+
+
+def perceptron(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+
+
+def norm() -> nn.Module:
+    found = nn.BatchNorm1d(6).eval()
+    found.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
+    return found
+
+
+WITHOUT_LAYERS = {"norm": (norm, EXAMPLE), "embedding": (lambda: nn.Embedding(6, 4).eval(), WORDS),
+                  "products": (lambda: Products().eval(), EXAMPLE)}  # fmt: skip
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("kind", WITHOUT_LAYERS)
+def test_a_network_without_layers_is_compared_all_the_same(kind: str, by_key: bool) -> None:
+    torch.manual_seed(0)
+    make, example = WITHOUT_LAYERS[kind]
+    owner = make()
+    anchor: dict[str, Any] = {"layout_key": register(owner, example)} if by_key else {"reference": owner}
+    found = judge(owner, example, **anchor)
+    check_evidence(found.evidence)
+    assert found.answers.network.answer == "equal", found.answers.network
+    other = copy.deepcopy(owner)
+    with torch.no_grad():
+        next(other.parameters()).add_(torch.randn(next(other.parameters()).shape))
+    found = judge(other, example, **anchor)
+    check_evidence(found.evidence)
+    assert found.verdict.kind == "inconclusive", "changed, and too little to tell a stranger"
+
+
+def test_a_network_of_nothing_gives_evidence_that_holds() -> None:
+    found = judge(nn.Identity().eval(), EXAMPLE, reference=nn.Identity().eval())
+    check_evidence(found.evidence)
+    assert found.answers.network.answer == "not decided"
+
+
+def test_a_buffer_in_eight_bits_makes_nothing_agree() -> None:
+    stranger = perceptron(1)
+    stranger.register_buffer("junk", torch.zeros(1, dtype=torch.float8_e5m2))
+    found = judge(stranger, EXAMPLE, reference=perceptron())
+    assert found.verdict.kind == "refuted", found.verdict
+    assert found.evidence["precision"]["compared"] == "float32"
+    with pytest.raises(UnsupportedModelError, match="float8"):
+        judge(perceptron().to(torch.float8_e5m2), EXAMPLE, reference=perceptron())
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_an_owner_in_a_coarser_type_is_compared_at_that_precision(name: str) -> None:
+    found = judge(perceptron(), EXAMPLE, reference=perceptron().to(getattr(torch, name)))
+    assert found.answers.network.answer == "equal", found.answers.network
+    assert found.evidence["precision"]["owner"] == found.evidence["precision"]["compared"] == name
+
+
+def test_nobody_takes_the_place_of_random_probes() -> None:
+    with pytest.raises(VerificationError, match="random"):
+        judge(perceptron(), EXAMPLE, reference=perceptron(), probes={"random": [torch.zeros(3, 6)]})
+
+
+WRONG: tuple[Any, ...] = (float("nan"), float("inf"), -1.0, "1e-3", None)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"suspect": "model.pt"}, {"reference": "model.pt"}, {"reference": None, "layout_key": perceptron()},
+     {"ancestors": ["model.pt"]}, {"suspect": perceptron().to("meta")}, {"reference": perceptron().to("meta")},
+     *({"options": JudgeOptions(tolerance=number)} for number in WRONG),
+     *({"options": JudgeOptions(alpha=number)} for number in (float("nan"), float("inf"), True))],
+)  # fmt: skip
+def test_what_is_no_model_is_an_error_of_its_own(wrong: dict[str, Any]) -> None:
+    given = {"suspect": perceptron(), "reference": perceptron(), **wrong}
+    with pytest.raises(CanonError):
+        judge(given.pop("suspect"), EXAMPLE, **given)
+
+
+@pytest.mark.parametrize(("places", "verdict"), [(12, "proved"), (4092, "inconclusive")])
+def test_one_of_many_claimed_keys_that_happens_to_read_proves_nothing(places: int, verdict: str) -> None:
+    document = copy.deepcopy(judge(perceptron(1), EXAMPLE, reference=perceptron()).evidence)
+    claim = {"role": "presented", "watermark_places": places, "wrong": []}
+    document["priority"] = {"answer": "first", "reason": "it was", "claims": [claim]}
+    document["watermark"] = {
+        "refused": None, "matched": 31, "total": 32, "p_value": 7.7e-9, "binomial": 7.7e-9, "alpha": 1e-6,
+        "controls": {"void": False, "reason": "", "matched": [20]}, "carries_alone": True, "read_from": "aligned",
+    }  # fmt: skip
+    assert decide(answers_of(document)).kind == verdict
+
+
+class Raising(nn.Module):
+    """Can be traced, and not be run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = perceptron()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _refuse(self.inner(x))
+
+
+def _refuse(x: Tensor) -> Tensor:
+    if x.device.type == "meta":
+        return x
+    raise KeyError("no")
+
+
+torch.fx.wrap("_refuse")
+
+
+def test_outputs_of_a_model_that_cannot_be_run_were_not_compared() -> None:
+    with pytest.raises(VerificationError, match="cannot be run"):
+        outputs_of(Raising().eval(), [(EXAMPLE,)])
