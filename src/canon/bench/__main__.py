@@ -22,6 +22,7 @@ from canon.bench import performance
 from canon.bench.attack_time import measure_attack, measure_growth
 from canon.bench.clock import read_bandwidth
 from canon.bench.environment import environment
+from canon.bench.locate_time import measure_locate, measure_memory
 from canon.bench.micro import Measurement, save, table
 from canon.bench.performance_table import ratio_rows, seconds_rows, text_table
 from canon.bench.trace import measure_trace
@@ -31,6 +32,7 @@ MEASUREMENTS: Final[tuple[Callable[[], Measurement], ...]] = (
     measure_trace,
     *(partial(measure_attack, name, variant) for name in zoo.PAPER_MODELS for variant in performance.SHORT),
     measure_growth,
+    *(partial(measure, name) for measure in (measure_locate, measure_memory) for name in zoo.PAPER_MODELS),
 )
 """Every micro-benchmark. Add yours here."""
 

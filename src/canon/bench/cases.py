@@ -18,6 +18,10 @@ CLEAN: Final = "clean"
 """In place of an attack: none."""
 
 
+UNCHANGED: Final = "nothing"
+"""In place of a step after a disguise: none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A trained model, and what is measured on it."""
@@ -133,6 +137,16 @@ class Tolerance(Attacked):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Changed(Attacked):
+    """A disguise, then a change of the weights: what is found of the owner's network, and what is answered."""
+
+    kind: ClassVar[str] = "changed"
+
+    after: str = UNCHANGED
+    """A step of `canon.attacks.after`, or `nothing`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Clean(Case):
     """Recover a model that nobody attacked: nothing must change."""
 
@@ -172,7 +186,7 @@ class Baseline(Attacked):
 
 
 KINDS: Final[Mapping[str, type[Case]]] = {
-    kind.kind: kind for kind in (Training, Recovery, Tolerance, Clean, Runtime, Baseline)
+    kind.kind: kind for kind in (Training, Recovery, Tolerance, Changed, Clean, Runtime, Baseline)
 }
 """By name."""
 

@@ -125,6 +125,13 @@ def owner(setup: Setup, training: Training) -> Owner:
 
 
 @functools.lru_cache(maxsize=2)
+def robust_key(setup: Setup, training: Training) -> LayoutKey:
+    """The owner's robust layout key, as read back from its file."""
+    mine = owner(setup, training)
+    return _through_a_file(register(mine.model, mine.example, robust=True))[0]
+
+
+@functools.lru_cache(maxsize=2)
 def stranger(setup: Setup, training: Training) -> tuple[nn.Module, Layout]:
     """Somebody else's model and its layout."""
     model = _on_device(trained(setup, training).model, setup.device)

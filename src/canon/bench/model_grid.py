@@ -61,11 +61,12 @@ def choose(
     ratios: Sequence[float] = RATIOS,
     seeds: Sequence[int] = SEEDS,
     variants: Sequence[str] = VARIANTS,
+    known: Sequence[str] = VARIANTS,
 ) -> argparse.Namespace:
-    """Read the options that a grid over models has."""
+    """Read the options that a grid over models has; `known`: the attacks that may be named."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--models", nargs="+", default=models, choices=MODELS, metavar="NAME", help="models to attack")
-    parser.add_argument("--variants", nargs="+", default=variants, choices=VARIANTS, metavar="NAME", help="attacks")
+    parser.add_argument("--variants", nargs="+", default=variants, choices=known, metavar="NAME", help="attacks")
     parser.add_argument("--ratios", nargs="+", type=float, default=ratios, help="shares of channels that are added")
     parser.add_argument("--seeds", nargs="+", type=int, default=seeds, help="seeds of the attacks")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")

@@ -1,9 +1,9 @@
-"""`python -m canon.bench.scale`: how recovery grows with the model, from 10⁷ to 10⁹ parameters.
+"""`python -m canon.bench.scale`: how recovery, or locating the owner's model, grows from 10⁷ to 10⁹ parameters.
 
 Four families of generated networks: convolutions and linear layers, few wide ones and many narrow ones. Each is
-attacked with three primitives and recovered; time and peak memory are kept with the slope of a line through their
-logarithms. The largest need about 16 GB. Times are those of the process, so that a busy machine counts less; with one
-thread on an idle one they are what the clock shows.
+attacked with three primitives, and recovered or searched for the owner's; time and peak memory are kept with the slope
+of a line through their logarithms. The largest need about 16 GB. Times are those of the process, so that a busy machine
+counts less; with one thread on an idle one they are what the clock shows.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from canon.bench.clock import peak_extra_bytes
 from canon.bench.environment import environment
 from canon.bench.scale_plot import plot
 from canon.bench.subjects import count, exact_arithmetic
+from canon.containment import locate
 from canon.recovery import recover
 
 SIZES: Final = (1e7, 3e7, 1e8, 3e8, 1e9)
@@ -73,8 +74,8 @@ FAMILIES: Final[dict[str, tuple[Callable[[int, float], tuple[nn.Module, Tensor]]
 }
 
 
-def measure(family: str, size: float, device: str = "cpu") -> Record:
-    """Attack and recover one network."""
+def measure(family: str, size: float, device: str = "cpu", step: str = "recover") -> Record:
+    """Attack one network, and recover it or locate the owner's in it."""
     exact_arithmetic()
     build, depth = FAMILIES[family]
     torch.manual_seed(0)
@@ -82,17 +83,18 @@ def measure(family: str, size: float, device: str = "cpu") -> Record:
     shapes = [tuple(p.shape) for p in clean.parameters()]
     example = example.to(device)
     model = attack(clean.to(device), example, PRIMITIVES, ratio=RATIO, max_parameters=2 * 10**9).model
+    owner = clean if step == "locate" else None
     del clean
     seconds, extra, same = [], 0, True
 
     def run() -> None:
         nonlocal same
         started = time.process_time() if device == "cpu" else time.perf_counter()
-        result = recover(model, example)
+        made = recover(model, example).model if owner is None else _extracted(model, owner, example)
         if device != "cpu":
             torch.cuda.synchronize()
         seconds.append((time.process_time() if device == "cpu" else time.perf_counter()) - started)
-        same = same and [tuple(p.shape) for p in result.model.parameters()] == shapes
+        same = same and [tuple(p.shape) for p in made.parameters()] == shapes
 
     for _ in range(3 if size < REPEATED else 1):
         extra = max(extra, peak_extra_bytes(run, device) or 0)
@@ -104,6 +106,12 @@ def measure(family: str, size: float, device: str = "cpu") -> Record:
         "peak_extra_bytes": extra,
         "clean_shapes": same,
     }
+
+
+def _extracted(model: nn.Module, owner: nn.Module, example: Tensor) -> nn.Module:
+    found = locate(model, owner, example).model
+    assert found is not None, "the suspect was made from the owner's model"
+    return found
 
 
 def slope(records: Sequence[Record]) -> float:
@@ -130,6 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m canon.bench.scale", description=main.__doc__)
     parser.add_argument("--sizes", nargs="+", type=float, default=list(SIZES), help="parameters, about")
     parser.add_argument("--families", nargs="+", choices=list(FAMILIES), default=list(FAMILIES), metavar="NAME")
+    parser.add_argument("--step", choices=["recover", "locate"], default="recover", help="what to measure")
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
     parser.add_argument("--out", type=Path, default=Path("runs/bench/scale.json"), help="file to write")
     parser.add_argument("--more", action="store_true", help="add to what the file holds")
@@ -143,14 +152,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         for size in sorted(chosen.sizes):
             for family in chosen.families:
-                records.append(measure(family, size, chosen.device))
+                records.append(measure(family, size, chosen.device, chosen.step))
                 document = {"environment": environment(), "slopes": slopes(records), "records": records}
                 write_text(chosen.out, json.dumps(document, indent=1) + "\n", force=True)
                 sys.stdout.write(f"{json.dumps(records[-1])}\n")
                 sys.stdout.flush()
     found = slopes(records)
     sys.stdout.write("".join(f"slope, {name}: {value:g}\n" for name, value in found.items()))
-    plot(records, found, chosen.out.with_suffix(".svg"))
+    plot(records, found, chosen.out.with_suffix(".svg"), chosen.step)
     return 0 if all(value <= SLOPE for value in found.values()) else 1
 
 

@@ -10,13 +10,16 @@ from canon._files import atomic_path
 from canon.errors import MissingExtraError
 
 
-def plot(records: Sequence[Mapping[str, Any]], slopes: Mapping[str, float], target: Path) -> None:
+def plot(
+    records: Sequence[Mapping[str, Any]], slopes: Mapping[str, float], target: Path, step: str = "recover"
+) -> None:
     """Draw time and peak memory, and write the picture.
 
     Args:
         records: As `canon.bench.scale` measures them.
         slopes: By family.
         target: An SVG file.
+        step: What was measured: `recover` or `locate`.
     """
     try:
         import matplotlib
@@ -34,7 +37,7 @@ def plot(records: Sequence[Mapping[str, Any]], slopes: Mapping[str, float], targ
         left.loglog(size, [record["seconds"] for record in mine], marker="o", markersize=4, label=label)
         shares = [record["peak_extra_bytes"] / (4 * record["parameters"]) for record in mine]
         right.semilogx(size, shares, marker="o", markersize=4, label=family)
-    left.set(xlabel="parameters of the attacked model", ylabel="seconds to recover", title="Time")
+    left.set(xlabel="parameters of the attacked model", ylabel=f"seconds to {step}", title="Time")
     right.set(xlabel="parameters of the attacked model", ylabel="relative to the attacked model", title="Peak memory")
     right.set_ylim(0, max(1.0, right.get_ylim()[1]))
     for axes in (left, right):

@@ -17,7 +17,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from canon.bench.baselines import BASELINES
-from canon.bench.cases import CLEAN, KINDS, TWIN, Attacked, Baseline, Case, Clean, Runtime, Training, read_case
+from canon.bench.cases import (
+    CLEAN,
+    KINDS,
+    TWIN,
+    UNCHANGED,
+    Attacked,
+    Baseline,
+    Case,
+    Changed,
+    Clean,
+    Runtime,
+    Training,
+    read_case,
+)  # fmt: skip
 from canon.errors import BenchError, CanonError
 
 CANON_METHODS: Final = ("canon-exact", "canon-probe")
@@ -135,6 +148,7 @@ def _product(block: Mapping[str, Any]) -> Iterator[Case]:
 def check_suite(suite: Suite) -> None:
     """Raise an error if a case names something that does not exist; call it before the long work."""
     from canon import watermarks, zoo
+    from canon.attacks.after import parse
     from canon.attacks.options import MIX
     from canon.attacks.registry import get
     from canon.recovery.pipeline import METHODS
@@ -153,6 +167,8 @@ def check_suite(suite: Suite) -> None:
             one_of("recovery method", case.method, METHODS)
         if isinstance(case, Baseline):
             one_of("defence", case.method, (*CANON_METHODS, *BASELINES))
+        if isinstance(case, Changed) and case.after != UNCHANGED:
+            parse(case.after)
         known = (*MIX, CLEAN) if isinstance(case, Runtime) else MIX
         if isinstance(case, Attacked) and case.attack not in known:
             get(case.attack)

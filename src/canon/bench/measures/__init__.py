@@ -12,6 +12,7 @@ from canon.bench.environment import environment
 from canon.bench.lab import Setup
 from canon.bench.measures.attacked import Refused
 from canon.bench.measures.baselines import measure_baseline
+from canon.bench.measures.changed import measure_changed
 from canon.bench.measures.clean import measure_clean
 from canon.bench.measures.recovery import measure_recovery
 from canon.bench.measures.runtime import measure_runtime
@@ -25,6 +26,7 @@ MEASURES: Final[dict[str, Callable[[Any, Setup, Sheet], None]]] = {
     "training": measure_training,
     "recovery": measure_recovery,
     "tolerance": measure_tolerance,
+    "changed": measure_changed,
     "clean": measure_clean,
     "runtime": measure_runtime,
     "baseline": measure_baseline,

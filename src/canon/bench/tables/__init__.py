@@ -10,6 +10,7 @@ from canon._files import write_text
 from canon.bench.records import Record, Store, suites_in
 from canon.bench.suite import Suite, load_suite, suite_names
 from canon.bench.tables.baselines import baseline_blocks
+from canon.bench.tables.changed import changed_blocks
 from canon.bench.tables.clean import clean_blocks
 from canon.bench.tables.common import distinct, machines, outcomes
 from canon.bench.tables.document import Block, Figure, Heading, Items, Page, Paragraph, Table, markdown, to_html
@@ -22,6 +23,7 @@ BLOCKS: Final[dict[str, Callable[[str, Sequence[Record]], Iterator[Block]]]] = {
     "training": training_blocks,
     "recovery": recovery_blocks,
     "clean": clean_blocks,
+    "changed": changed_blocks,
     "tolerance": tolerance_blocks,
     "runtime": runtime_blocks,
     "baseline": baseline_blocks,
@@ -71,8 +73,9 @@ def read_pages(folder: Path) -> list[Page]:
     blocks: list[Block] = [
         Paragraph(
             "Every table here is made from the records beside it by `make results`; [benchmark.md](../benchmark.md) "
-            "says how the records are made. Refused: the attack would pass 10⁹ parameters. A case that failed counts "
-            "among those that are not as they should be; each page ends with the list of them, and why."
+            "says how the records are made. Refused: the attack would pass 10⁹ parameters, no layer allows it, or "
+            "training after it did not end in finite weights. A case that failed counts among those that are not as "
+            "they should be; each page ends with the list of them, and why."
         ),
         Table.of(head, rows),
     ]
@@ -86,8 +89,11 @@ def read_pages(folder: Path) -> list[Page]:
                 "[Verification of thirteen architectures](verify_grid.md)",
                 "[Suspects whose norms were folded away](folded_grid.md)",
                 "[Recovery under noise](noise_curve.md)",
-                "[Verdicts on changed copies and on strangers: a small network](verify_robustness.md)",
-                "[Verdicts on changed copies and on strangers: resnet18](verify_robustness_resnet18.md)",
+                "[Containment in thirteen architectures](containment_grid.md)",
+                "[Strangers, innocents and thieves](relatives.md)",
+                "[What locating costs](locate_time.md)",
+                "[Alignment of changed copies and of strangers: a small network](verify_robustness.md)",
+                "[Alignment of changed copies and of strangers: resnet18](verify_robustness_resnet18.md)",
             )
         ),
     ]
