@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.containment.agreement import HALVES, agreement
+from canon.containment.agreement import agreement
 from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
@@ -32,6 +32,8 @@ from canon.verify.portrait import Portrait, with_luck
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
+
+HALVES: Final = (torch.float16, torch.bfloat16)
 
 NUMBERS: Final = 64
 """Numbers per row where the owner's model is at hand: under 20% noise, 2,048 rows are still told apart."""

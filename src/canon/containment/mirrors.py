@@ -1,7 +1,7 @@
 """Mirror images: channels `f(−u)` of the suspect where the owner has `f(u)`.
 
-Whoever replaces a channel by others that together give it needs its row somewhere. Where `f(u)` itself is nowhere, a row
-that agrees with the owner's in everything but the sign is no accident, by the same measure as any other.
+Whoever replaces a channel by others that together give it needs its row somewhere. Where `f(u)` itself is nowhere, a
+row that agrees with the owner's in everything but the sign is no accident, by the same measure as any other.
 """
 
 from __future__ import annotations

@@ -154,6 +154,7 @@ class Walk:
         return space
 
     def features(self, step: Step, space: Space, told: Description) -> Tensor:
+        """A space's features as the portrait has them."""
         features = self.portrait.features(step, told.features, told.parts)
         if features.shape[1] != step.features.shape[1] or not step.scales.keys() <= told.scales.keys():
             raise _unfitting(space)

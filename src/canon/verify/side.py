@@ -124,7 +124,7 @@ class Side:
         if not silent and not any(b.affine is not None and (b.affine.factor == 0).any() for b in program):
             return {}
         values = constant_values(space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan"))
-        # What a layer without a bias is given counts as no offset, whatever model it is: zero is all that may be left out.
+        # What a layer without a bias is given counts as no offset: zero is all that may be left out.
         bare = {consumer.point for consumer in space.consumers if self.graph.maps[consumer.map].bias is None}
         return {
             point: np.where(values[point] == 0, 0.0, np.nan) if point in bare else values[point]
