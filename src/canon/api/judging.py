@@ -17,7 +17,7 @@ from canon.errors import CanonError, UnsupportedModelError, VerificationError
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
-from canon.verify.answering import answers_of, unusual_options
+from canon.verify.answering import AGREE, AGREE_ROUNDINGS, answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
@@ -211,7 +211,8 @@ def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None) -> d
 def _settled(compared: Compared, function: Document) -> bool:
     """Whether plain equality holds, so that nothing has to be looked for inside the suspect."""
     known = [item["difference"] for item in function["comparisons"]]
-    return compared.equal and None not in known and bool(known)
+    limit = max(AGREE, AGREE_ROUNDINGS * compared.precision.epsilon)
+    return compared.equal and bool(known) and all(gap is not None and gap <= limit for gap in known)
 
 
 def _containment(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[Inputs]]) -> Document | None:

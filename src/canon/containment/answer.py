@@ -14,6 +14,9 @@ from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Locat
 CLOSE: Final = 1e-3
 """Residuals and differences of outputs up to which the owner's numbers are still there."""
 
+AGREED: Final = 1e-2
+"""Largest difference of outputs that agree, relative to how far they move."""
+
 DERIVED: Final = 0.3
 """Coverage beyond the first layers from which on it is no accident; strangers stay below 0.01."""
 
@@ -179,8 +182,8 @@ def _short_of_contained(findings: Findings, everywhere: _Counts) -> str | None:
     worst = max((layer.worst for layer in findings.layers if layer.found), default=0.0)
     if not worst <= CLOSE:
         return f"they were changed by up to {worst:.2g} of their size"
-    if not findings.agreement.difference <= CLOSE:
+    if not findings.agreement.difference <= AGREED:
         return f"the extracted model differs from the suspect by {findings.agreement.difference:.2g}"
-    if findings.owner is not None and not findings.owner.difference <= CLOSE:
+    if findings.owner is not None and not findings.owner.difference <= AGREED:
         return f"the extracted model differs from the owner's by {findings.owner.difference:.2g}"
     return None

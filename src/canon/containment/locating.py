@@ -204,7 +204,8 @@ def _spans(
     given: Suspect, owner: Owner, found: Mapping[int, Found], example: Tensor | tuple[Any, ...]
 ) -> tuple[Span, ...]:
     """The span test, for spaces in which the owner's channels have no counterpart."""
-    if owner.traced is None or any(p.dtype in HALVES for p in given.traced.model.parameters()):
+    several = isinstance(example, tuple) and sum(isinstance(x, Tensor) for x in example) > 1
+    if owner.traced is None or several or any(p.dtype in HALVES for p in given.traced.model.parameters()):
         return ()
     spaces = given.traced.graph.spaces
     missing = [
