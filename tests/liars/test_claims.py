@@ -51,7 +51,7 @@ def named(forger: Forger) -> str:
     return f"{forger.scheme}-{forger.name}"
 
 
-@pytest.mark.parametrize("forger", FORGERS[:6], ids=named)
+@pytest.mark.parametrize("forger", FORGERS, ids=named)
 def test_a_claim_made_today_says_nothing_of_an_older_suspect(
     forger: Forger, authority: Authority, tmp_path: Path
 ) -> None:

@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from canon.api.comparing import Compared, Owner
+from canon.api.recovering import recover
+from canon.errors import RecoveryError
 from canon.graph import trace
 from canon.graph.tensors import tensor_names
 from canon.verify.fixed import fixed_tensors
+from canon.verify.forms import conform
 from canon.verify.function import Comparison, Inputs, compare_models
-from canon.verify.precision import alike, cast
+from canon.verify.precision import alike, cast, widened
 from canon.verify.residuals import fixed_residual
 from canon.verify.traced import Traced
 
@@ -38,18 +41,29 @@ def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Modul
     An owner's channels that do nothing cannot be told from each other, and recovery may keep others in their place.
     Then order and scale alone do not make both models one, though neither has anything that the other has not.
     """
+    if compared.result is None or compared.formed is None:
+        return None
+    found = _alone_in(compared.formed, owner, ancestors)
+    if found is not None:
+        return found
+    # Recovery was told the owner's widths, and kept as many channels that do nothing; it may keep others or none.
+    example = cast(owner.example, compared.suspect)
+    try:
+        fewer = recover(compared.suspect, example).model
+    except RecoveryError:
+        return None
+    return _alone_in(conform(widened(fewer), owner.norms, cast(example, widened(fewer)))[0], owner, ancestors)
+
+
+def _alone_in(model: nn.Module, owner: Owner, ancestors: Sequence[nn.Module]) -> Location | None:
+    """The owner's network in a model that is no wider anywhere; None where it is not all there, or not all there is."""
     from canon.containment import locate
 
-    recovered = compared.formed
-    if compared.result is None or recovered is None:
+    example = cast(owner.example, model)
+    ours, theirs = Traced.of(model, example).architecture.shapes, owner.architecture.shapes
+    if any(size > most for name in ours for size, most in zip(ours[name], theirs[name], strict=True)):
         return None
-    example = cast(owner.example, recovered)
-    ours = Traced.of(recovered, example).architecture.shapes
-    if any(
-        size > most for name in ours for size, most in zip(ours[name], owner.architecture.shapes[name], strict=True)
-    ):
-        return None
-    found = locate(recovered, owner.anchor, example, ancestors=ancestors)
+    found = locate(model, owner.anchor, example, ancestors=ancestors)
     return found if found.answer == "contained" and not found.refitted else None
 
 
