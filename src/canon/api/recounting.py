@@ -12,6 +12,7 @@ from typing import Any, Final
 from canon.api.containing import ALIKE
 from canon.containment.answer import CLOSE, DERIVED, SAME_UPDATE, STRANGER
 from canon.errors import VerificationError
+from canon.verify.answering import AGREE, AGREE_ROUNDINGS
 
 Document = Mapping[str, Any]
 
@@ -27,8 +28,10 @@ def structure_holds(document: Document) -> None:
         return
     equality, comparisons = document["equality"], document["function"]["comparisons"]
     _must(equality is not None, "the networks can be compared, yet nothing says how far they are equal")
-    known = bool(comparisons) and all(item["difference"] is not None for item in comparisons)
-    settled = bool(equality["passed"]) and not equality["alone"] and known
+    limit = max(AGREE, AGREE_ROUNDINGS * document["precision"]["epsilon"])
+    gaps = [item["difference"] for item in comparisons]
+    agree = bool(gaps) and all(gap is not None and gap <= limit for gap in gaps)
+    settled = bool(equality["passed"]) and not equality["alone"] and agree
     _must((document["containment"] is None) == settled, "the owner's network is looked for where equality fails")
     if equality["alone"]:
         contained = document["containment"]["answer"] == "contained" and document["options"]["layers"] is None
@@ -80,7 +83,10 @@ def _word(located: Document, word: str, coverage: float, deep: float) -> None:
         _must(deep <= STRANGER, f"{deep:.2f} of the channels were found, which is no stranger")
     if word not in ("contained", "derived"):
         return
-    _must(deep >= DERIVED, f"{deep:.2f} of the channels were found, which is not enough for '{word}'")
+    tested = sum(span["channels"] for span in located["spans"])
+    spanned = tested > 0 and any(span["spanned"] for span in located["spans"])
+    enough = deep >= DERIVED or word == "contained" or spanned
+    _must(enough, f"{deep:.2f} of the channels were found, which is not enough for '{word}'")
     _must(all(u["cosine"] >= SAME_UPDATE for u in located["ancestors"]), "an ancestor explains what was found")
     _must(located["agreement"] is not None, "something was located, and nothing extracted")
     if word == "derived":

@@ -91,7 +91,7 @@ def decide(findings: Findings) -> Location:
         answer=answer,
         reason=reason,
         coverage=everywhere.share,
-        deep=deep.share,
+        deep=deep.evidence,
         agreement=findings.agreement,
         owner_agreement=findings.owner,
         model=findings.model,
@@ -115,9 +115,11 @@ def _count(findings: Findings, *, first: bool) -> _Counts:
         channels += number
         found += int((space.found & heard).sum())
         distinct += int((space.distinct & heard).sum())
-        if space.chance < TELLING:
-            telling += number
-            told += int((space.distinct & heard).sum())
+        here = int((space.distinct & heard).sum())
+        if space.chance < 1:
+            # Where chance comes near, only what agrees beyond it tells anything; rows that fit everybody never do.
+            telling += number if space.chance < TELLING else here
+            told += here
     return _Counts(channels, found, distinct, telling, told)
 
 

@@ -68,7 +68,9 @@ def portray(traced: Traced, layout: Layout, numbers: int, seed: int) -> Portrait
 def with_luck(steps: Sequence[Step], traced: Traced) -> tuple[Step, ...]:
     """Steps that say what rows with the same numbers in other places would reach."""
     alike = [shuffled_cosine(linear, traced.tensors) for linear in traced.graph.maps]
-    return tuple(replace(step, shuffled=max((alike[index] for index in step.maps), default=0.0)) for step in steps)
+    # As a key file keeps it.
+    luck = [round(max((alike[index] for index in step.maps), default=0.0), 4) for step in steps]
+    return tuple(replace(step, shuffled=reached) for step, reached in zip(steps, luck, strict=True))
 
 
 def reduce(portrait: Portrait) -> Portrait:
