@@ -375,5 +375,5 @@ def _wait(made: Committed, owner: Owner) -> None:
     from canon.claims.tokens import parse_token
 
     first = parse_token(made.claim.tokens[0]).time
-    while datetime.now(UTC) - first < timedelta(seconds=1.05):
+    while datetime.now(UTC) - first < timedelta(seconds=2.1):
         time.sleep(0.05)

@@ -103,7 +103,7 @@ def test_the_policy_allows_our_style_and_nothing_else() -> None:
         ("new_head", "Derived / Disagree / No key / Nothing shown", "Matches The suspect holds the owner's network"),
         ("layout", "Equal / Agree / Read / Nothing shown", "Matches The suspect holds the owner's network"),
         ("folded", "Equal / Agree / Read / Nothing shown", "Matches The suspect holds the owner's network"),
-        ("loose", "Not decided / Disagree / No key / Nothing shown", "Inconclusive Whether it is the owner's network"),
+        ("loose", "Derived / Disagree / No key / Nothing shown", "Inconclusive "),
         ("wired", "Not decided / Disagree / Unread / Nothing shown", "Inconclusive Whether it is the owner's network"),
         (
             "refused",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from canon.api.containing import ALIKE
-from canon.containment.answer import CLOSE, DERIVED, SAME_UPDATE, STRANGER
+from canon.containment.answer import AGREED, CLOSE, DERIVED, SAME_UPDATE, STRANGER
 from canon.errors import VerificationError
 from canon.verify.answering import AGREE, AGREE_ROUNDINGS
 
@@ -92,7 +92,7 @@ def _word(located: Document, word: str, coverage: float, deep: float) -> None:
     if word == "derived":
         return
     agreements = [located["agreement"], *([located["owner_agreement"]] if located["owner_agreement"] else [])]
-    near = all(a["difference"] is not None and a["difference"] <= CLOSE for a in agreements)
+    near = all(a["difference"] is not None and a["difference"] <= AGREED for a in agreements)
     _must(coverage == 1 and not located["refitted"], "not all was found as it is, yet it is contained")
     _must(near and (located["residual"] or 0.0) <= CLOSE, "what was located differs, yet it is contained")
 
