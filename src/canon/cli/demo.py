@@ -144,7 +144,7 @@ def run_demo(
     write_report(by_reference.evidence, report, force=force)
     _tell(talker, by_reference)
 
-    say("5. The same without the owner's network, from its layout key: a fingerprint of every channel, 1% of the size.")
+    say("5. The same without the owner's network, from its layout key: a fingerprint of every channel, 2% of the size.")
     by_key = canon.judge(attacked, example, layout_key=layout, watermark_key=key, claim=brought)
     _tell(talker, by_key)
     certificate, mark = by_reference.compared.certificate, by_reference.mark
@@ -214,13 +214,17 @@ def _commit(talker: Talker, owner: nn.Module, layout: LayoutKey, key: Key) -> Ca
 
 def _tell(talker: Talker, found: Judgement) -> None:
     mark = found.mark
-    talker.note(f"   {found.answers.network.reason.capitalize()}.")
-    talker.note(f"   {found.answers.function.reason.capitalize()}.")
+    talker.note(f"   {_sentence(found.answers.network.reason)}.")
+    talker.note(f"   {_sentence(found.answers.function.reason)}.")
     if mark is not None:
         talker.note(f"   The key reads {mark.matched} of {mark.total} bits. By luck: p = {mark.p_value:.1e}.")
     if found.answers.priority.claims:
-        talker.note(f"   {found.answers.priority.reason.capitalize()}.")
+        talker.note(f"   {_sentence(found.answers.priority.reason)}.")
     talker.note(f"   Verdict: {found.evidence['verdict']['kind']}.")
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _count(model: nn.Module) -> int:
