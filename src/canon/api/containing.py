@@ -14,6 +14,7 @@ from canon.api.recovering import recover
 from canon.errors import RecoveryError
 from canon.graph import trace
 from canon.graph.tensors import tensor_names
+from canon.verify import register
 from canon.verify.fixed import fixed_tensors
 from canon.verify.forms import conform
 from canon.verify.function import Comparison, Inputs, compare_models
@@ -23,6 +24,9 @@ from canon.verify.traced import Traced
 
 if TYPE_CHECKING:
     from canon.containment import Location
+
+NUMBERS: Final = 24
+"""Exact numbers per channel that models are compared by where neither has anything beside the other."""
 
 ALIKE: Final = 0.7
 """A tensor with fixed coordinates was found if it is no farther from the owner's than this, relative to its size."""
@@ -63,7 +67,9 @@ def _alone_in(model: nn.Module, owner: Owner, ancestors: Sequence[nn.Module]) ->
     ours, theirs = Traced.of(model, example).architecture.shapes, owner.architecture.shapes
     if any(size > most for name in ours for size, most in zip(ours[name], theirs[name], strict=True)):
         return None
-    found = locate(model, owner.anchor, example, ancestors=ancestors)
+    # Rows alone would not show another bias or norm. A key describes a channel by all that it computes.
+    anchor = register(owner.model, owner.example, numbers=NUMBERS) if owner.model is not None else owner.anchor
+    found = locate(model, anchor, example, ancestors=ancestors)
     return found if found.answer == "contained" and not found.refitted else None
 
 

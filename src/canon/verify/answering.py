@@ -145,7 +145,10 @@ def _equal(document: Document, equality: Document, function: Function, missing: 
         return Network(
             "not decided", f"all numbers are {said}, yet {function.reason}", share, 1.0, worst, missing, notes
         )
-    reason = "; ".join((f"the model is {said}: all {equality['numbers']:,} numbers compared", *notes))
+    covered = f"all {equality['numbers']:,} numbers compared"
+    if equality["alone"]:
+        covered = "every channel that does something compared by all that it computes"
+    reason = "; ".join((f"the model is {said}: {covered}", *notes))
     return Network("equal", reason, share, 1.0, worst, missing, notes)
 
 
