@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,8 @@ from canon.api import check_evidence, judge
 from canon.verify import register
 from canon.verify.certificate import certify
 from tests.liars.networks import Experts, Language, Perceptron, Recurrent, Vision, replaced, seeded
+from tests.verify.small import example as images
+from tests.verify.small import tiny
 
 GENERATOR = torch.Generator().manual_seed(0)
 KINDS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
@@ -89,3 +92,14 @@ def test_a_new_head_is_never_equal() -> None:
     found = judge(replaced(owner, ("third",)), example, reference=owner)
     assert found.answers.network.answer in ("derived", "not decided")
     assert "equal" not in found.verdict.reason
+
+
+@pytest.mark.parametrize("change", [0.003, 0.01, 0.1])
+def test_a_norm_that_was_changed_a_little_is_never_equal(change: float) -> None:
+    """So little that outputs still agree: rows and outputs alone would call it equal."""
+    owner = tiny(0, 32)
+    liar = copy.deepcopy(owner)
+    with torch.no_grad():
+        liar.get_parameter("norm2.bias")[3] += change
+    found = judge(liar, images(), reference=owner)
+    assert found.answers.network.answer != "equal", found.answers.network
