@@ -122,7 +122,7 @@ def judge(
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
-        example: An input tensor, or a tuple or dict of inputs.
+        example: An input tensor or tuple of inputs.
         reference: The owner's model.
         layout_key: Its layout key, where the model itself is not at hand.
         watermark_key: The owner's watermark key.
