@@ -15,8 +15,8 @@ from torch import Tensor
 from canon.verify.residuals import layer_weights, parameter_names
 from canon.verify.traced import Traced
 
-NUMBERS: Final = 8
-"""Projections of one tensor."""
+NUMBERS: Final = 32
+"""Projections of one tensor: so many that no two unlike tensors look alike by chance."""
 
 CHUNK: Final = 4096
 """Entries that share one stretch of random numbers."""

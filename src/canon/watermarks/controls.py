@@ -33,8 +33,9 @@ COUNT: Final = 128
 FALSE_ALARM: Final = 2e-5
 """Chance at most, for each of three reasons, that a key drawn at random is called void."""
 
-LEAST_DISPERSION: Final = 2.0
-"""Bits that scatter less than this much wider than independent ones are not called dependent."""
+LEAST_DISPERSION: Final = 4.0
+"""Bits that scatter less than this much wider than independent ones do not make a key void: small layers have such
+bits, and the p-value counts only the independent ones."""
 
 TOO_ALIKE: Final = 0.9
 """A trained key is void if it reads this share of its message on average, or all of it even once."""
