@@ -145,10 +145,15 @@ class _Prepared:
     log: AttackLog
 
 
-def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
-    for name in options.ops:
+def check_ops(ops: Iterable[str]) -> None:
+    """Raise AttackError if there is no such operation."""
+    for name in ops:
         if name not in MIX:
-            registry.get(name)  # a wrong name is found before anything else
+            registry.get(name)
+
+
+def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
+    check_ops(options.ops)
     graph = trace(model, example)
     named = tensor_names(model)[0]
     tensors = {name: tensor.detach() for name, tensor in named.items()}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from canon._files import check_outputs
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.models import load_model
 from canon.cli.options import parse_device
@@ -23,7 +24,14 @@ if TYPE_CHECKING:
     from canon.watermarks import Key
 
 Reference = Annotated[
-    str | None, typer.Option("--reference", "-r", metavar="MODEL", help="The owner's model: a file of any format.")
+    str | None,
+    typer.Option(
+        "--reference",
+        "-r",
+        metavar="MODEL",
+        autocompletion=completion.models,
+        help="The owner's model: a file of any format.",
+    ),
 ]
 LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key instead.")]
 MarkFile = Annotated[
