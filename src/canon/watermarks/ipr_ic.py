@@ -28,7 +28,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target

@@ -138,7 +138,7 @@ def train(
     device = torch.device(options.device)
     model.to(device).train()
     if device.type == "cuda":
-        model.to(memory_format=torch.channels_last)  # what its convolutions are fastest in
+        _lay_out(model, torch.channels_last)  # what its convolutions are fastest in
     embedding.to(device).train()
     embedding.label_smoothing, embedding.mark_strength = options.label_smoothing, options.mark_strength
     dataset = dataset.augmented(options.augmentation)
@@ -175,7 +175,8 @@ def train(
             _keep(model, embedding, optimizer, options, course)
             if progress is not None:
                 progress(report)
-    model.eval().to(memory_format=torch.contiguous_format)
+    model.eval()
+    _lay_out(model, torch.contiguous_format)
     return tuple(course.history)
 
 
@@ -259,6 +260,11 @@ def _optimizer(model: nn.Module, embedding: Embedding, options: TrainOptions) ->
     if options.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=rate, momentum=0.9, nesterov=True, weight_decay=decay, fused=True)
     return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay, fused=True)
+
+
+def _lay_out(model: nn.Module, layout: torch.memory_format) -> None:
+    """Put the numbers of all convolutions into another order in memory; what they mean stays."""
+    model.to(memory_format=layout)  # type: ignore[call-overload]  # torch's stubs do not know it
 
 
 @contextmanager
