@@ -8,14 +8,13 @@ from typing import Final
 from canon.watermarks import Augmentation, TrainOptions
 
 _DIGITS: Final = TrainOptions()
-_MNIST: Final = TrainOptions(
-    epochs=6, batch_size=512, learning_rate=3e-3, schedule="one-cycle", augmentation=Augmentation(shift=2)
-)
-_CIFAR: Final = TrainOptions(
+_MNIST: Final = TrainOptions(epochs=6, batch_size=1024, learning_rate=2e-3, cooldown=2, accuracy_goal=0.99)
+_CIFAR: Final = TrainOptions(epochs=24, batch_size=512, learning_rate=2e-3, cooldown=6)
+_SMALL_STEM: Final = TrainOptions(
     epochs=30,
     batch_size=512,
     optimizer="sgd",
-    learning_rate=0.3,
+    learning_rate=0.5,
     schedule="one-cycle",
     augmentation=Augmentation(shift=4, mirror=True),
     label_smoothing=0.1,
@@ -24,15 +23,13 @@ _CIFAR: Final = TrainOptions(
 
 _BY_DATASET: Final = {"digits": _DIGITS, "mnist": _MNIST, "cifar10": _CIFAR, "cifar100": _CIFAR}
 
-# Deep and thin, or with dropout and stochastic depth: these want more passes, on few images also a slower end. A stem
-# for small images bears a higher rate.
+# Deep and thin, or with dropout and stochastic depth: these want more passes, on few images also a slower end.
 _BY_MODEL: Final = {
     ("digits", "efficientnet_b0"): replace(_DIGITS, epochs=60, cooldown=10, accuracy_goal=0.985),
     ("digits", "inception_v3"): replace(_DIGITS, epochs=45, cooldown=8, accuracy_goal=0.985),
-    ("mnist", "efficientnet_b0"): replace(_MNIST, epochs=12),
-    ("mnist", "inception_v3"): replace(_MNIST, epochs=8),
-    ("cifar10", "small:resnet18"): replace(_CIFAR, learning_rate=0.5),
-    ("cifar100", "small:resnet18"): replace(_CIFAR, learning_rate=0.5),
+    ("mnist", "inception_v3"): replace(_MNIST, epochs=9, accuracy_goal=0.98),
+    ("cifar10", "small:resnet18"): _SMALL_STEM,
+    ("cifar100", "small:resnet18"): _SMALL_STEM,
 }
 
 
