@@ -36,10 +36,11 @@ def test_the_suites_of_the_paper_have_its_size() -> None:
     sizes = {name: len(load_suite(name).cases) for name in suite_names()}
     assert sizes["paper"] == 4 * 9 * 5 * 2
     assert sizes["no-camouflage"] == 4 * 9 * 5 * 2
-    assert sizes["cifar100"] == 9 * 5 * 4
+    assert sizes["cifar100"] == 9 * 5 * (4 + 2)
+    assert sizes["paper-method"] == 4 * 9 * 5 * 2 * 3 + 4 * 3 * 5 * 2
     assert sizes["clean"] == 4 * 9 * 2
     assert sizes["tolerance"] == 9 * 5
-    assert sizes["training-mnist"] == 4 * 10
+    assert sizes["training-mnist"] == 4 * 10 * 3
     assert {"quick", "runtime", "baselines", "training-digits", "training-cifar100"} < set(sizes)
     camouflaged = {c.camouflage for c in load_suite("no-camouflage").cases if isinstance(c, Recovery)}
     assert camouflaged == {False}

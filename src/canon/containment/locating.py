@@ -24,6 +24,7 @@ from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph
+from canon.graph.tracer import check_model
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
@@ -115,6 +116,7 @@ def locate(
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
+    check_model(suspect)
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import RecoveryError, UnsupportedModelError
 from canon.graph import ChannelGraph, trace
 from canon.graph.tensors import not_finite, tensor_names
@@ -40,8 +41,8 @@ METHODS = ("exact", "probe")
 """How channels can be compared."""
 
 
-@dataclass(frozen=True)
-class RecoveryResult:
+@dataclass(frozen=True, repr=False)
+class RecoveryResult(Shown):
     """A recovered model and the record of how it came about."""
 
     model: nn.Module
@@ -49,6 +50,9 @@ class RecoveryResult:
 
     report: RecoveryReport
     """What was found and why."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return self.report._shown()
 
 
 def recover(

@@ -14,6 +14,7 @@ from canon.bench.tables.changed import changed_blocks
 from canon.bench.tables.clean import clean_blocks
 from canon.bench.tables.common import distinct, machines, outcomes
 from canon.bench.tables.document import Block, Figure, Heading, Items, Page, Paragraph, Table, markdown, to_html
+from canon.bench.tables.methods import methods_blocks
 from canon.bench.tables.recovery import recovery_blocks
 from canon.bench.tables.runtime import runtime_blocks
 from canon.bench.tables.tolerance import tolerance_blocks
@@ -22,6 +23,7 @@ from canon.bench.tables.training import training_blocks
 BLOCKS: Final[dict[str, Callable[[str, Sequence[Record]], Iterator[Block]]]] = {
     "training": training_blocks,
     "recovery": recovery_blocks,
+    "methods": methods_blocks,
     "clean": clean_blocks,
     "changed": changed_blocks,
     "tolerance": tolerance_blocks,

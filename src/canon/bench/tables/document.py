@@ -10,7 +10,10 @@ from typing import Final
 
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; display: block; overflow-x: auto; }
+div.table { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: 13px; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
+td.bad { color: #b00020; background: #fdecee; }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .6rem; text-align: left; white-space: nowrap; }
 th { border-bottom: 2px solid #888; }
 tr.aside { color: #777; font-style: italic; }
@@ -19,6 +22,9 @@ figure svg { max-width: 100%; height: auto; }
 figcaption { color: #555; }
 code { background: #f4f4f4; padding: 0 .2rem; }
 """.strip()
+
+BAD: Final = "**!**"
+"""Ends a cell whose case did not come out as it should."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +135,14 @@ def _html(block: Block) -> str:
         return f"<figure>{drawing}<figcaption>{_inline(block.caption)}</figcaption></figure>"
     head = "".join(f"<th>{_inline(cell)}</th>" for cell in block.head)
     rows = "\n".join(
-        f"<tr{' class=aside' if row.aside else ''}>{''.join(f'<td>{_inline(cell)}</td>' for cell in row.cells)}</tr>"
-        for row in block.rows
+        f"<tr{' class=aside' if row.aside else ''}>{''.join(map(_cell, row.cells))}</tr>" for row in block.rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    bad = text.endswith(BAD) or text == "**failed**"
+    return f"<td{' class=bad' if bad else ''}>{_inline(text)}</td>"
 
 
 def _inline(text: str) -> str:

@@ -21,7 +21,7 @@ from canon.bench.tables.common import (
     values_of,
     worst,
 )
-from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
+from canon.bench.tables.document import BAD, Block, Figure, Heading, Paragraph, Row, Table
 from canon.bench.tables.figures import Panel, draw_lines, draw_similarity
 from canon.bench.tables.published import published
 
@@ -124,7 +124,7 @@ def _cell(record: Record | None) -> str:
         return missing or UNMEASURED
     found = record.metrics
     text = f"{found['attacked_similarity']:.4f}→{found['aligned_similarity']:.4f} ({found['recovered_similarity']:.4f})"
-    return text if record.good else f"{text} **!**"
+    return text if record.good else f"{text} {BAD}"
 
 
 def _gap(records: Sequence[Record], metric: str) -> str:

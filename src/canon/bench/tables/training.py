@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import Final
 
 from canon.bench.cases import TWIN
@@ -23,10 +24,13 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "Accuracy is that of the shipped model on the test images; the twin is the same model trained in the same way "
         "without a mark. A wrong key is another key of the same scheme."
     )
-    for model in distinct(record.case.model for record in records):
-        part = by(records, model=model)
+    seeds = distinct(record.case.seed for record in records)
+    for model, seed in product(distinct(record.case.model for record in records), seeds):
+        part = by(records, model=model, seed=seed)
+        if not part:
+            continue
         twin = one(part, scheme=TWIN)
-        yield Heading(model)
+        yield Heading(model if len(seeds) == 1 else f"{model}, seed {seed}")
         if twin is not None and twin.outcome == "done":
             found = twin.metrics
             yield Paragraph(f"The twin's accuracy is {found['accuracy']:.4f} after {found['epochs']} epochs.")
@@ -37,13 +41,17 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Heading("What did not come out as it should")
     yield Paragraph(
         f"As it should be: similarity 1 (riga21 {SIMILARITY['riga21']}; on CIFAR-100 {HARD['cifar100']}), accuracy at "
-        f"most {WITHIN} below the twin's, and a wrong key reads between {CHANCE[0]} and {CHANCE[1]}."
+        f"most {WITHIN.get(records[0].case.dataset, 0.01)} below the twin's (on MNIST also at least 0.99), and a wrong "
+        f"key reads between {CHANCE[0]} and {CHANCE[1]}. A twin on CIFAR-100 reaches 0.59, with a stem for small "
+        "images 0.75."
     )
     yield complaints(records, _why_bad) or Paragraph("Nothing.")
 
 
 def _why_bad(record: Record) -> str:
     found = record.metrics
+    if record.case.scheme == TWIN:
+        return f"accuracy {found['accuracy']:.4f}"
     return (
         f"similarity {found['similarity']:.4f}, accuracy {found['accuracy']:.4f}, twin {found['twin_accuracy']:.4f}, "
         f"wrong key {found['wrong_key_similarity']:.4f}"
