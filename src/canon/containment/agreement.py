@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from canon.errors import VerificationError
 from canon.graph import probes
 from canon.verify.function import outputs_of
 
@@ -37,8 +39,15 @@ class Agreement:
 
 
 def outputs_on_probes(model: nn.Module, example: Tensor | tuple[Any, ...], *, seed: int = 0) -> Tensor:
-    """What a model computes on some random inputs, the same for every model."""
-    return outputs_of(model, probes(example, PROBES, seed))
+    """What a model computes on some random inputs, the same for every model; at once, where it takes so many."""
+    calls = probes(example, PROBES, seed)
+    if len(calls) > 1 and len(calls[0]) == 1 and isinstance(calls[0][0], Tensor):
+        with suppress(VerificationError):
+            whole = torch.cat([x for (x,) in calls])
+            found = outputs_of(model, [(whole,)])
+            if len(found) == len(whole):
+                return found
+    return outputs_of(model, calls)
 
 
 def agreement(first: Tensor, second: Tensor) -> Agreement:

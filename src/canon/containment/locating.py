@@ -141,10 +141,11 @@ def _located(
     example: Tensor | tuple[Any, ...],
     ancestors: Sequence[Mapping[int, Found]],
 ) -> Location:
+    theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
     walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
     found = walk.run()
     extracted = _extracted(given, owner, example, found)
-    theirs, ours = (outputs_on_probes(model, example) for model in (suspect, extracted.model))
+    ours = outputs_on_probes(extracted.model, example)
     agreed = agreement(theirs, ours)
     refitted: tuple[str, ...] = ()
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
