@@ -131,16 +131,22 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson 
     Talker(as_json).result(rows, Text("\n".join(lines)))
 
 
-@app.command(epilog=examples("canon bench report", "canon bench report --records runs/bench/records --out pages"))
+@app.command(
+    epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages")
+)
 def report(
+    suites: SuiteNames = None,
     records: Records = RESULTS / "records",
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages.")] = RESULTS,
     as_json: AsJson = False,
 ) -> None:
-    """Build the pages of results, as Markdown and HTML with figures, from records alone."""
+    """Build the pages of results, as Markdown and HTML with figures, from records alone.
+
+    SUITE is a name, or the path of a TOML file of your own.
+    """
     from canon.bench.tables import write_pages
 
-    pages = list(write_pages(records, out))
+    pages = list(write_pages(records, out, suites or ()))
     Talker(as_json).result(pages, Text("\n".join(map(str, pages))))
 
 

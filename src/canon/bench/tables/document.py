@@ -23,6 +23,9 @@ figcaption { color: #555; }
 code { background: #f4f4f4; padding: 0 .2rem; }
 """.strip()
 
+RED: Final = "#b00020"
+"""Of cells that failed."""
+
 BAD: Final = "**!**"
 """Ends a cell whose case did not come out as it should."""
 
@@ -105,9 +108,13 @@ def _markdown(block: Block) -> str:
         return "\n".join(f"- {item}" for item in block.items)
     if isinstance(block, Figure):
         return f"![{block.caption}](figures/{block.name}.svg)"
-    rows = [[f"*{cell}*" if row.aside and cell else cell for cell in row.cells] for row in block.rows]
+    rows = [[_red(f"*{cell}*" if row.aside and cell else cell) for cell in row.cells] for row in block.rows]
     lines = [list(block.head), ["---"] * len(block.head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _red(cell: str) -> str:
+    return f'<span style="color:{RED}">{cell}</span>' if _is_bad(cell) else cell
 
 
 def to_html(pages: Sequence[Page], title: str) -> str:
@@ -141,8 +148,11 @@ def _html(block: Block) -> str:
 
 
 def _cell(text: str) -> str:
-    bad = text.endswith(BAD) or text == "**failed**"
-    return f"<td{' class=bad' if bad else ''}>{_inline(text)}</td>"
+    return f"<td{' class=bad' if _is_bad(text) else ''}>{_inline(text)}</td>"
+
+
+def _is_bad(text: str) -> bool:
+    return text.endswith(BAD) or text.startswith("**failed**")
 
 
 def _inline(text: str) -> str:

@@ -9,16 +9,17 @@ from typing import Final
 from canon.bench.cases import Methods
 from canon.bench.records import Record
 from canon.bench.tables.common import (
-    ATTACKS,
     UNMEASURED,
+    attack_name,
     attacks_of,
     by,
     complaints,
     distinct,
+    published_cells,
     values_of,
 )
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
-from canon.bench.tables.published import published
+from canon.bench.tables.published import published, published_similarity
 
 NAMES: Final = {"single": "Algorithm 2, single pass", "probe": "probe", "exact": "exact"}
 """What pages call the methods."""
@@ -38,9 +39,9 @@ def methods_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         yield Heading(STYLES[style])
         yield _where_it_stops(part)
         yield _times(part)
-    for style, model, ratio in distinct((_case(r).style, _case(r).model, _case(r).ratio) for r in records):
-        part = by(records, style=style, model=model, ratio=ratio)
-        yield Heading(f"{STYLES[style]}: {model}, ρ = {ratio:g}")
+    for style, dataset, model, ratio in distinct((_case(r).style, *_place(r)) for r in records):
+        part = by(records, style=style, dataset=dataset, model=model, ratio=ratio)
+        yield Heading(f"{STYLES[style]}: {model} on {dataset}, ρ = {ratio:g}")
         yield Paragraph(f"Seeds measured: {_seeds(part)}. Mean ± standard deviation over seeds.")
         yield _cells(part)
     yield Heading("What the exact method did not restore")
@@ -50,6 +51,11 @@ def methods_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
 def _case(record: Record) -> Methods:
     assert isinstance(record.case, Methods), "records of one kind"
     return record.case
+
+
+def _place(record: Record) -> tuple[str, str, float]:
+    case = _case(record)
+    return case.dataset, case.model, case.ratio
 
 
 def _seeds(records: Sequence[Record]) -> str:
@@ -72,17 +78,26 @@ def restored(record: Record, method: str) -> bool:
 
 def _where_it_stops(records: Sequence[Record]) -> Table:
     attacks = attacks_of(records)
-    head = ("model", "ρ", "method", "restored", "shapes", "Tier 1", *(ATTACKS[attack] for attack in attacks))
+    head = (
+        "model",
+        "dataset",
+        "ρ",
+        "method",
+        "restored",
+        "shapes",
+        "Tier 1",
+        *(attack_name(attack) for attack in attacks),
+    )
     rows = []
-    for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in records):
-        part = [r for r in by(records, model=model, ratio=ratio) if r.outcome == "done"]
+    for dataset, model, ratio in distinct(map(_place, records)):
+        part = [r for r in by(records, dataset=dataset, model=model, ratio=ratio) if r.outcome == "done"]
         for method, name in NAMES.items():
             per_attack = [_share(by(part, attack=attack), method) for attack in attacks]
             shapes, tier1 = (
                 f"{sum(r.metrics.get(f'{method}_{what}') is True for r in part)}/{len(part)}"
                 for what in ("shapes", "tier1")
             )
-            rows.append((model, f"{ratio:g}", name, _share(part, method), shapes, tier1, *per_attack))
+            rows.append((model, dataset, f"{ratio:g}", name, _share(part, method), shapes, tier1, *per_attack))
     return Table.of(head, rows)
 
 
@@ -94,19 +109,21 @@ def _share(records: Sequence[Record], method: str) -> str:
 
 def _times(records: Sequence[Record]) -> Table:
     rows = []
-    for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in records):
-        part = by(records, model=model, ratio=ratio)
+    for dataset, model, ratio in distinct(map(_place, records)):
+        part = by(records, dataset=dataset, model=model, ratio=ratio)
         cells = []
         for method in NAMES:
             took = [r.seconds[f"recover_{method}"] for r in part if f"recover_{method}" in r.seconds]
             cells.append(f"{statistics.median(took):.2g}, {max(took):.2g}" if took else UNMEASURED)
-        rows.append((model, f"{ratio:g}", *cells))
-    return Table.of(("model", "ρ", *(f"{name}: seconds, median and largest" for name in NAMES.values())), rows)
+        rows.append((model, dataset, f"{ratio:g}", *cells))
+    return Table.of(
+        ("model", "dataset", "ρ", *(f"{name}: seconds, median and largest" for name in NAMES.values())), rows
+    )
 
 
 def _cells(records: Sequence[Record]) -> Table:
     attacks = attacks_of(records)
-    head = ["watermark", "method", "clean sim.", "wrong key", "Δacc (rec.)", *(ATTACKS[a] for a in attacks)]
+    head = ["watermark", "method", "clean sim.", "wrong key", "Δacc (rec.)", *(attack_name(a) for a in attacks)]
     rows: list[Row] = []
     for scheme in distinct(record.case.scheme for record in records):
         mine = by(records, scheme=scheme)
@@ -161,9 +178,8 @@ def _published(case: Methods, attacks: Sequence[str]) -> Row | None:
     row = published("recovery", **wanted, camouflage=True)
     if row is None:
         return None
-    places = [list(ATTACKS).index(attack) for attack in attacks]
     gap = f"{row['delta_recovered']:.4f}" if "delta_recovered" in row else ""
-    cells = [f"{row['attacked'][i]:.4f}→{row['recovered'][i]:.4f} ({row['tier2'][i]:.4f})" for i in places]
+    cells = published_cells(attacks, lambda i: published_similarity(row, i))
     return Row((f"paper, table {row['table']}", "as published", f"{row['clean']:.4f}", "", gap, *cells), aside=True)
 
 
