@@ -1,0 +1,15 @@
+"""The passes, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from canon.recovery.passes.compact import compact
+from canon.recovery.passes.interface import Pass
+from canon.recovery.passes.unreachable import unreachable
+
+PASSES: Final[tuple[Pass, ...]] = (
+    compact,
+    unreachable,
+)
+"""Asked in turn until none of them finds anything."""
