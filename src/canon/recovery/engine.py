@@ -49,11 +49,11 @@ class History:
         for space, outcome in rewrite.outcomes.items():
             outcomes.setdefault(space, []).append((outcome, self.origin[space]))
             origin[space] = self.origin[space][outcome.kept]
-        for space, channels in rewrite.found.items():
-            found.setdefault(space, Counter())[name] += channels.numel()
+        for step in rewrite.steps:
+            found.setdefault(step.space, Counter())[name] += step.channels.numel()
         return History(
             rewrite.applied(self.subject), origin, outcomes, found, self.rings + Counter(rewrite.rings),
-            {**self.changed, **rewrite.tensors},
+            {**self.changed, **rewrite.changed},
         )  # fmt: skip
 
 
@@ -93,9 +93,7 @@ def proved(step: Pass, subject: Subject, facts: Facts) -> Rewrite | None:
     """
     while True:
         rewrite = step(subject, facts)
-        if rewrite is None or rewrite.outcomes:
+        unproved = None if rewrite is None else failing(subject, facts, rewrite)
+        if unproved is None:
             return rewrite
-        unproved = failing(subject, facts, rewrite.tensors, rewrite.found)
-        if not unproved:
-            return rewrite
-        subject = subject.barred(unproved, f"what {step.__name__} proposed could not be proved")
+        subject = subject.barred([unproved], f"what {step.__name__} proposed could not be proved")

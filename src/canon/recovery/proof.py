@@ -7,39 +7,41 @@ so that kernels see several of them. Functions that are not known are taken to b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from canon.graph import Space, Stage
+from canon.graph import LinearMap, Space, Stage
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.subject import by_row, columns_of
+from canon.recovery.rewriting import Rewrite
 
 POSITIONS: Final = 48
 """Values of each channel that are compared."""
 
 
-def failing(subject: Subject, facts: Facts, tensors: Mapping[str, Tensor], spaces: Iterable[int]) -> list[int]:
-    """The spaces whose readers would notice.
+def failing(subject: Subject, facts: Facts, rewrite: Rewrite) -> int | None:
+    """The first space whose readers would notice; None: there is none.
 
     Args:
         subject: Before.
         facts: What is known of it.
-        tensors: What changes.
-        spaces: Those that the rewrite is about.
+        rewrite: What is proposed.
     """
-    after = subject.with_tensors(tensors).tensors
-    found = []
-    for index in spaces:
-        space = subject.graph.spaces[index]
-        generator = torch.Generator().manual_seed(int(np.random.default_rng().integers(1 << 62)))
+    before = subject.tensors
+    for step in rewrite.steps:
+        after = subject.with_tensors(step.tensors).tensors
+        space = subject.graph.spaces[step.space]
+        generator = torch.Generator().manual_seed(secrets.randbits(62))
         inputs = {p.map: _inputs(subject, facts, p.map, generator) for p in space.producers}
-        if not _agree(subject, space, inputs, subject.tensors, after):
-            found.append(index)
-    return found
+        if not _agree(subject, space, inputs, before, after):
+            return step.space
+        subject, before = subject.with_tensors(step.tensors), after
+    return None
 
 
 def _inputs(subject: Subject, facts: Facts, index: int, generator: torch.Generator) -> Tensor:
@@ -66,21 +68,33 @@ def _agree(
     for consumer in space.consumers:
         linear = subject.graph.maps[consumer.map]
         length = space.width * consumer.repeat
-        parts = [columns_of(t[linear.weight], linear, consumer.offset, length).double() for t in (before, after)]
-        parts = [part.reshape(part.shape[0], space.width, -1).transpose(1, 2).flatten(0, 1).cpu() for part in parts]
-        made = parts[0] @ old[consumer.point]
-        gap = made - parts[1] @ new[consumer.point]
-        if linear.bias is not None:
-            shift = (before[linear.bias].double() - after[linear.bias].double()).cpu()
-            if linear.groups == 1 and bool(shift.any()):
-                return True  # what constants add is checked with the outputs
-        moving = made - made.mean(dim=1, keepdim=True)
+        parts = [columns_of(t[linear.weight], linear, consumer.offset, length).double().cpu() for t in (before, after)]
+        parts = [part.reshape(part.shape[0], space.width, -1).transpose(1, 2) for part in parts]
+        if linear.groups == 1:
+            read = _read(subject, linear, after)
+            parts = [part[read] for part in parts]
+        made, now = (part.flatten(0, 1) @ y[consumer.point] for part, y in zip(parts, (old, new), strict=True))
+        gap, moving = made - now, made - made.mean(dim=1, keepdim=True)
         scale = moving.square().mean(dim=1).sqrt()
         # One reader among many may read next to nothing: it is judged with the others.
         scale = torch.maximum(scale, scale.square().mean().sqrt())
         if bool((gap.square().mean(dim=1).sqrt() > max(1e-4, subject.tolerance.zero) * scale + 1e-300).any()):
             return False
     return True
+
+
+def _read(subject: Subject, linear: LinearMap, tensors: Mapping[str, Tensor]) -> Tensor:
+    """Rows of a layer that some other layer reads: what becomes of the rest does not matter."""
+    parts = []
+    for segment in linear.rows:
+        space = subject.graph.spaces[segment.space]
+        read = torch.full((space.width,), bool(space.pins) or not space.consumers)
+        for consumer in space.consumers:
+            reader = subject.graph.maps[consumer.map]
+            columns = columns_of(tensors[reader.weight], reader, consumer.offset, space.width * consumer.repeat)
+            read |= (columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
+        parts.append(read.repeat_interleave(segment.repeat))
+    return torch.cat(parts)
 
 
 def _values(

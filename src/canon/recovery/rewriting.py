@@ -6,7 +6,7 @@ that nothing reads any more is dropped when the model is made compact.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -21,17 +21,27 @@ from canon.transforms import ChannelTransform
 
 
 @dataclass(frozen=True, eq=False)
-class Rewrite:
-    """Tensors that change, and the channels that this is about."""
+class Step:
+    """What happens to one space."""
+
+    space: int
+    channels: Tensor
+    """Those that become useless, int64."""
 
     tensors: Mapping[str, Tensor]
-    """By first name."""
+    """Tensors that change, by first name."""
 
-    found: Mapping[int, Tensor]
-    """By space id: channels that the rewrite makes useless, or has used to do so, int64."""
 
+@dataclass(frozen=True, eq=False)
+class Rewrite:
+    """What a pass proposes: steps, one after the other, each on what the one before has made."""
+
+    steps: tuple[Step, ...] = ()
     graph: ChannelGraph | None = None
     """The channel graph afterwards; None: as before."""
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    """What changes besides, where widths do."""
 
     outcomes: Mapping[int, SpaceOutcome] = field(default_factory=dict)
     """By space id, where channels went: what became of them."""
@@ -39,16 +49,23 @@ class Rewrite:
     rings: Mapping[str, int] = field(default_factory=dict)
     """By weight: how many rings of zeros around its kernels were not written."""
 
+    @property
+    def changed(self) -> dict[str, Tensor]:
+        """All tensors that are not what they were."""
+        found: dict[str, Tensor] = {}
+        for step in self.steps:
+            found.update(step.tensors)
+        return {**found, **self.tensors}
+
     def applied(self, subject: Subject) -> Subject:
         """The subject afterwards."""
-        after = subject.with_tensors(self.tensors)
+        after = subject.with_tensors(self.changed)
         return after if self.graph is None else replace(after, graph=self.graph)
 
 
-def together(parts: Mapping[int, Tensor], tensors: Mapping[str, Tensor]) -> Rewrite | None:
-    """A rewrite of what was found in several spaces; None where that is nothing."""
-    found = {space: channels for space, channels in parts.items() if channels.numel()}
-    return Rewrite(dict(tensors), found) if found else None
+def in_steps(steps: Sequence[Step]) -> Rewrite | None:
+    """A rewrite of what was found, space by space; None where that is nothing."""
+    return Rewrite(tuple(steps)) if steps else None
 
 
 def move_columns(subject: Subject, space: Space, transforms: Mapping[int, ChannelTransform]) -> dict[str, Tensor]:
@@ -70,6 +87,12 @@ def forget(subject: Subject, space: Space, channels: Tensor) -> dict[str, Tensor
     into = torch.where(keep > 0, torch.arange(space.width), -1)
     transform = ChannelTransform.merge(into, keep, space.width)
     return move_columns(subject, space, {consumer.tap: transform for consumer in space.consumers})
+
+
+def drop(subject: Subject, space: Space, channels: Tensor) -> dict[str, Tensor]:
+    """Nothing reads these channels any more, and they read nothing."""
+    changed = scale_rows(subject, space, channels, 0.0)
+    return {**changed, **forget(subject.with_tensors(changed), space, channels)}
 
 
 def scale_rows(subject: Subject, space: Space, channels: Tensor, factor: float) -> dict[str, Tensor]:

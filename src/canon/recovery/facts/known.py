@@ -9,6 +9,7 @@ from canon.describe import Parameters
 from canon.describe.curves import Curves
 from canon.graph import Space
 from canon.recovery.facts.forms import Forms
+from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.facts.ranges import Ranges
 from canon.recovery.facts.sizes import Sizes
 from canon.recovery.facts.subject import Subject
@@ -48,6 +49,11 @@ class Facts:
     def sizes(self) -> Sizes:
         """How loud channels are."""
         return Sizes(self._subject, self.parameters)
+
+    @cached_property
+    def magnitudes(self) -> Magnitudes:
+        """How large weights are."""
+        return Magnitudes(self._subject, self.parameters)
 
     def forms(self, space: Space) -> Forms:
         """What the channels of a space are as functions of its layers' inputs."""

@@ -6,17 +6,24 @@ reader is its size times the column that reads it.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 import torch
 
 from canon.describe import Array
 from canon.describe.arrays import quiet
-from canon.graph import Consumer, LinearMap, Space, Stage
+from canon.describe.curves import Function
+from canon.graph import LinearMap, Space, Stage
 from canon.recovery.facts.following import Following
 from canon.recovery.facts.subject import columns_of
 
 Size = tuple[Array, Array]
 """How far a channel moves, and the value that it moves around."""
+
+
+REACH: Final = (-16.0, -4.0, -1.0, 1.0, 4.0, 16.0)
+"""How far values go from where they mostly are."""
 
 
 class Sizes(Following[Size]):
@@ -56,10 +63,7 @@ class Sizes(Following[Size]):
         if stage.kind == "activation":
             if stage.reach != "pointwise" or stage.function is None:
                 return given[0]
-            with torch.no_grad():
-                ends = [stage.function(torch.from_numpy(x)).double().numpy() for x in (level - move, level, level + move)]
-            ends = [np.nan_to_num(end) for end in ends]
-            return np.maximum(np.abs(ends[0] - ends[1]), np.abs(ends[2] - ends[1])), ends[1]
+            return _bent(stage.function, move, level)
         if stage.kind == "norm":
             norm = self.parameters.affine(stage, space)
             return move * np.abs(norm.factor).max(axis=1), _largest(level[:, None] * norm.factor + norm.shift)
@@ -73,16 +77,18 @@ class Sizes(Following[Size]):
             level = level + _largest(params["bias"])
         return move, level
 
-    def contributions(self, space: Space, consumer: Consumer) -> tuple[Array, Array]:
-        """By channel: the norm of the columns that read it, and its size there."""
-        linear = self.graph.maps[consumer.map]
-        weight = self.subject.tensors[linear.weight]
-        columns = columns_of(weight, linear, consumer.offset, space.width * consumer.repeat)
-        wide = torch.promote_types(weight.dtype, torch.float32)
-        # In their own precision, the squares of what is to be seen here would be zero.
-        largest = columns.abs().amax(dim=(0, 2)).clamp(min=torch.finfo(wide).tiny).to(wide)
-        norms = torch.linalg.vector_norm(columns.to(wide) / largest[None, :, None], dim=(0, 2)).double() * largest.double()
-        return norms.cpu().numpy().reshape(space.width, -1).max(axis=1), loudness(self.at(space, consumer.point))
+    def loudness(self, space: Space, point: int) -> Array:
+        """By channel: one figure for how loud it is at a point."""
+        return loudness(self.at(space, point))
+
+
+def _bent(function: Function, move: Array, level: Array) -> Size:
+    """What a function makes of values around a level: some of them go far."""
+    with torch.no_grad():
+        ends = [function(torch.from_numpy(level + far * move)).double().numpy() for far in (0, *REACH)]
+    here, *others = (np.nan_to_num(end) for end in ends)
+    steps = [np.abs(end - here) / abs(far) for far, end in zip(REACH, others, strict=True)]
+    return np.maximum.reduce(steps), here
 
 
 def loudness(size: Size) -> Array:

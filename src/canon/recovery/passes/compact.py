@@ -18,4 +18,4 @@ def compact(subject: Subject, facts: Facts) -> Rewrite | None:
         return None
     outcomes = reduction.outcomes
     widths = {space: outcome.kept.numel() for space, outcome in outcomes.items()}
-    return Rewrite(reduction.tensors, {}, resize(subject.graph, widths), outcomes, reduction.rings)
+    return Rewrite((), resize(subject.graph, widths), reduction.tensors, outcomes, reduction.rings)

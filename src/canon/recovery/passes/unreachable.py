@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from canon.describe import Array
+from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
-from canon.recovery.rewriting import Rewrite, forget, scale_rows, together
+from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
 
 
 def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
     """Rows of such channels become zero; where the value is zero, nobody reads them any more."""
-    parts: dict[int, Tensor] = {}
-    tensors: dict[str, Tensor] = {}
+    steps: list[Step] = []
     for space in subject.graph.free:
         if not space.consumers or not facts.ranges.special(space):
             continue
@@ -25,22 +25,16 @@ def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
         still = ~np.isnan(values).any(axis=0)
         if not still.any() or still.all():
             continue
-        moving = _moving(subject, space.id, still)
-        channels = torch.from_numpy(np.flatnonzero(still & moving))
-        if not channels.numel():
-            continue
-        now = subject.with_tensors(tensors)
-        tensors.update(scale_rows(now, space, channels, 0.0))
-        dead = torch.from_numpy(np.flatnonzero((values == 0).all(axis=0) & still & moving))
-        tensors.update(forget(subject.with_tensors(tensors), space, dead))
-        parts[space.id] = channels
-    return together(parts, tensors)
+        still &= _moving(subject, space)
+        channels, dead = (torch.from_numpy(np.flatnonzero(m)) for m in (still, still & (values == 0).all(axis=0)))
+        if channels.numel():
+            changed = scale_rows(subject, space, channels, 0.0)
+            changed |= forget(subject.with_tensors(changed), space, dead)
+            steps.append(Step(space.id, channels, changed))
+            subject = subject.with_tensors(changed)
+    return in_steps(steps)
 
 
-def _moving(subject: Subject, index: int, still: np.ndarray) -> np.ndarray:
+def _moving(subject: Subject, space: Space) -> Array:
     """Channels whose rows are not zero already."""
-    space = subject.graph.spaces[index]
-    moving = np.zeros(space.width, dtype=bool)
-    for producer in space.producers:
-        moving |= subject.rows(space, producer).any(axis=1)
-    return moving
+    return np.logical_or.reduce([subject.rows(space, producer).any(axis=1) for producer in space.producers])
