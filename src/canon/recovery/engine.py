@@ -81,7 +81,8 @@ def run(
             lap("reduce" if rewrite is not None and rewrite.outcomes else "passes")
             if rewrite is not None:
                 history = history.after(step.__name__, rewrite)
-                version, facts = version + 1, know(history.subject)
+                if rewrite.changed:
+                    version, facts = version + 1, know(history.subject)
             seen[step] = version  # a pass leaves nothing of its own behind
     return history
 

@@ -109,8 +109,8 @@ class RecoveryReport:
 
     @property
     def changed(self) -> bool:
-        """Whether anything was removed, merged or cropped."""
-        return bool(self.cropped) or any(s.before != s.after for s in self.spaces)
+        """Whether anything was removed, merged or cropped, or is not read any more."""
+        return bool(self.cropped) or any(s.before != s.after or s.found for s in self.spaces)
 
     @property
     def removed(self) -> int:

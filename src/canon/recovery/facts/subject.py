@@ -51,6 +51,11 @@ class Subject:
         marked = (replace(s, pins=(*s.pins, pin)) if s.id in chosen else s for s in self.graph.spaces)
         return replace(self, graph=replace(self.graph, spaces=tuple(marked)))
 
+    @property
+    def narrowing(self) -> tuple[Space, ...]:
+        """The spaces that may become narrower, and that something reads."""
+        return tuple(s for s in self.graph.free if s.consumers and s.width > self.widths.get(s.id, 0))
+
     def uses(self, name: str) -> int:
         """In how many places of the forward pass a tensor is used."""
         found = {linear.node for linear in self.graph.maps if name in (linear.weight, linear.bias)}

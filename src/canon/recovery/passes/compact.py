@@ -12,10 +12,8 @@ from canon.rewrite.resize import resize
 
 
 def compact(subject: Subject, facts: Facts) -> Rewrite | None:
-    """The model with one channel for each class that is read."""
+    """The model with one channel for each class that is read. What was looked at and kept is told as well."""
     reduction = reduce(subject.graph, subject.tensors, facts.classes, subject.tolerance, subject.widths)
-    if not reduction.tensors:
-        return None
     outcomes = reduction.outcomes
     widths = {space: outcome.kept.numel() for space, outcome in outcomes.items()}
     return Rewrite((), resize(subject.graph, widths), reduction.tensors, outcomes, reduction.rings)

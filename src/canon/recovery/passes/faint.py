@@ -32,8 +32,8 @@ def faint(subject: Subject, facts: Facts) -> Rewrite | None:
     """Nobody reads such channels any more."""
     steps: list[Step] = []
     magnitudes = facts.magnitudes
-    for space in reversed(subject.graph.free):  # from the end: what only faint channels read is faint itself
-        if space.consumers and magnitudes.suspicious(space, FAINT):
+    for space in reversed(subject.narrowing):  # from the end: what only faint channels read is faint itself
+        if magnitudes.suspicious(space, FAINT):
             channels = torch.from_numpy(np.flatnonzero(_faint(space, facts, magnitudes)))
             if 0 < channels.numel() < space.width:
                 steps.append(Step(space.id, channels, drop(subject, space, channels)))
@@ -47,10 +47,10 @@ def _faint(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
     loud, read = np.zeros((2, space.width), dtype=bool)
     for consumer in space.consumers:
         columns, size = magnitudes.columns(space, consumer), facts.sizes.loudness(space, consumer.point)
-        unread &= _small(columns, FAINT)
-        silent &= _small(size, FAINT)
+        unread &= _small(columns, FAINT) & (columns > 0)
+        silent &= _small(size, FAINT) & (size > 0)
         little &= _small(columns * size, LITTLE)
-        loud |= ~_small(size, ORDINARY)
+        loud |= ~_small(facts.sizes.at(space, consumer.point)[0], ORDINARY)
         read |= ~_small(columns, ORDINARY)
     return np.asarray(little & (silent & read | unread & loud))
 

@@ -49,8 +49,8 @@ class Directions:
 def mirrored(subject: Subject, facts: Facts) -> Rewrite | None:
     """One channel for each direction, with the sign that keeps the function."""
     steps: list[Step] = []
-    for space in reversed(subject.graph.free):  # from the end: rows that cancel there are not read here
-        if space.groups > 1 or not space.consumers:
+    for space in reversed(subject.narrowing):  # from the end: rows that cancel there are not read here
+        if space.groups > 1:
             continue
         bent = _bent(subject, facts, space)
         if bent is None or not _glance(subject, facts, space, bent):

@@ -18,8 +18,8 @@ from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
 def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
     """Rows of such channels become zero; where the value is zero, nobody reads them any more."""
     steps: list[Step] = []
-    for space in subject.graph.free:
-        if not space.consumers or not facts.ranges.special(space):
+    for space in subject.narrowing:
+        if not facts.ranges.special(space):
             continue
         values = np.array([facts.ranges.constant(space, consumer.point) for consumer in space.consumers])
         still = ~np.isnan(values).any(axis=0)
