@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from canon.recovery.passes.basis import basis
 from canon.recovery.passes.compact import compact
 from canon.recovery.passes.faint import faint
 from canon.recovery.passes.interface import Pass
@@ -15,5 +16,6 @@ PASSES: Final[tuple[Pass, ...]] = (
     unreachable,
     faint,
     mirrored,
+    basis,
 )
 """Asked in turn until none of them finds anything."""
