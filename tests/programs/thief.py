@@ -6,6 +6,7 @@ import copy
 import operator
 import random
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,7 +100,8 @@ def like(conv: nn.Conv2d, weight: Tensor, bias: Tensor | None, **changed: Any) -
     """A convolution with another weight."""
     groups = changed.get("groups", conv.groups)
     settings = {"stride": conv.stride, "padding": conv.padding, "dilation": conv.dilation, "groups": groups, **changed}
-    made = nn.Conv2d(weight.shape[1] * groups, weight.shape[0], weight.shape[2:], bias=bias is not None, **settings)
+    size: Any = tuple(weight.shape[2:])
+    made = nn.Conv2d(weight.shape[1] * groups, weight.shape[0], size, bias=bias is not None, **settings)
     made.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
         made.bias = nn.Parameter(bias.detach().clone())
@@ -107,7 +109,8 @@ def like(conv: nn.Conv2d, weight: Tensor, bias: Tensor | None, **changed: Any) -
 
 
 def swap_operands(module: fx.GraphModule, chance: random.Random) -> bool:
-    found = [n for n in module.graph.nodes if n.op == "call_function" and n.target in (operator.add, torch.add, operator.iadd, operator.mul)]  # noqa: E501
+    commuting = (operator.add, torch.add, operator.iadd, operator.mul)
+    found = [n for n in module.graph.nodes if n.op == "call_function" and n.target in commuting]
     found = [n for n in found if all(isinstance(a, fx.Node) for a in n.args)]
     for node in found:
         node.target = operator.mul if node.target is operator.mul else operator.add
@@ -128,7 +131,8 @@ def other_order(module: fx.GraphModule, chance: random.Random) -> bool:
             node.kwargs = {**node.kwargs, "inplace": False}
     nodes = list(module.graph.nodes)
     waiting = {n: len(n.all_input_nodes) for n in nodes}
-    ready, graph, made = [n for n in nodes if not waiting[n]], fx.Graph(), {}
+    ready, graph = [n for n in nodes if not waiting[n]], fx.Graph()
+    made: dict[fx.Node, fx.Node] = {}
     while ready:
         first = [n for n in ready if n.op == "placeholder"]
         others = [n for n in ready if n.op != "output"]
@@ -172,9 +176,13 @@ def identity_norm(module: fx.GraphModule, chance: random.Random) -> bool:
 
 def times_one(module: fx.GraphModule, chance: random.Random) -> bool:
     for node, _ in chance.sample(places(module), min(3, len(places(module)))):
-        function, other = chance.choice(((operator.mul, 1.0), (operator.add, 0.0), (torch.mul, 1), (operator.truediv, 1.0)))
-        behind(node, lambda graph, n=node, f=function, o=other: graph.call_function(f, (n, o)))
+        ways: Any = ((operator.mul, 1.0), (operator.add, 0.0), (torch.mul, 1), (operator.truediv, 1.0))
+        behind(node, partial(_called, node, *chance.choice(ways)))
     return True
+
+
+def _called(node: fx.Node, function: Any, other: float, graph: fx.Graph) -> fx.Node:
+    return graph.call_function(function, (node, other))
 
 
 def relu_twice(module: fx.GraphModule, chance: random.Random) -> bool:
@@ -205,7 +213,8 @@ def zero_branch(module: fx.GraphModule, chance: random.Random) -> bool:
     def make(graph: fx.Graph) -> fx.Node:
         if how == 0:
             return call(graph, extra := graph.call_module(name, (node,)), operator.add, extra, node)
-        other = graph.call_function(operator.mul, (node, 0.0)) if how == 1 else graph.call_function(operator.sub, (node, node))
+        function, operand = (operator.mul, 0.0) if how == 1 else (operator.sub, node)
+        other = graph.call_function(function, (node, operand))
         return call(graph, other, operator.add, node, other)
 
     behind(node, make)
@@ -286,7 +295,7 @@ def conv_as_sum(module: fx.GraphModule, chance: random.Random) -> bool:
     node.target = names[0]
     with module.graph.inserting_after(node):
         other = module.graph.call_module(names[1], node.args)
-    users = [u for u in node.users]
+    users = list(node.users)
     both = call(module.graph, other, operator.add, node, other)
     for user in users:
         user.replace_input_with(node, both)

@@ -201,8 +201,8 @@ def _form(document: Document) -> None:
 
 
 CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
-    structure_holds, program_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds, _watermark,
-    priority_holds, _form,
+    structure_holds, program_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds,
+    _watermark, priority_holds, _form,
 )  # fmt: skip
 
 

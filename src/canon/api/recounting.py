@@ -47,7 +47,9 @@ def program_holds(document: Document) -> None:
     near = program["difference"] is not None and 0 <= _number(program["difference"]) <= SAME
     exact = bool(program["whole"]) and not program["missing"] and near
     _must(program["exact"] is exact, "another program is the owner's, or is not, against its own figures")
-    _must(document["structure"] is None, "the networks cannot be compared, yet one was brought into the other's program")
+    _must(
+        document["structure"] is None, "the networks cannot be compared, yet one was brought into the other's program"
+    )
     for name in ("steps", "missing", "surplus"):
         _must(all(isinstance(item, str) for item in program[name]), f"the program's '{name}' are no words")
 

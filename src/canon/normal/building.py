@@ -151,6 +151,7 @@ class Builder:
         return tuple(made)
 
     def length(self, segments: Any, widths: Mapping[int, int]) -> int:
+        """Entries of an axis that is made of some segments of the owner's."""
         return sum(widths.get(s.space, s.length // s.repeat) * s.repeat for s in segments)
 
     def module(self) -> fx.GraphModule:
@@ -189,7 +190,7 @@ def _layer(owner: nn.Module, value: Linear) -> nn.Module:
 def _bare(owner: nn.Module) -> nn.Module:
     """A layer of the owner's kind and settings, without its tensors."""
     memo: dict[int, Any] = {id(t): None for t in (*owner.parameters(), *owner.buffers())}
-    made = copy.deepcopy(owner, {key: _EMPTY for key in memo})
+    made = copy.deepcopy(owner, dict.fromkeys(memo, _EMPTY))
     return made.eval()
 
 
@@ -218,4 +219,3 @@ def _state(what: Any) -> dict[str, Tensor]:
     if isinstance(what, Tensor):
         return {"": what.detach()}
     return {name: t.detach() for name, t in (*what.named_parameters(), *what.named_buffers())}
-

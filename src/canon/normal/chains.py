@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice
+from itertools import combinations, islice, pairwise
 from typing import Final
 
 import torch
@@ -111,7 +111,7 @@ def _ways(owner: Sequence[_Link], suspect: Sequence[_Link]) -> Iterator[list[_Li
     every = islice(combinations(range(1, len(suspect)), len(owner) - 1), 4 * MOST_WAYS)
     for cuts in sorted(every, key=unlikely)[:MOST_WAYS]:
         borders = (0, *cuts, len(suspect))
-        groups = [suspect[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+        groups = [suspect[a:b] for a, b in pairwise(borders)]
         if any(
             geometry([link.layer for link in group]) != geometry([mine.layer])
             for group, mine in zip(groups, owner, strict=True)
@@ -126,7 +126,7 @@ def _ways(owner: Sequence[_Link], suspect: Sequence[_Link]) -> Iterator[list[_Li
 def _merged(group: Sequence[_Link]) -> _Link | None:
     if len(group) == 1:
         return group[0]
-    layer = _taken_up(group[0])
+    layer: Linear | None = _taken_up(group[0])
     for link in group[1:-1]:
         together = None if layer is None else behind(layer, link.layer)
         layer = None if together is None else _taken_up(replace(link, layer=together))
@@ -160,7 +160,11 @@ def _assembled(
     their_lead: Sequence[Affine],
     merged: Sequence[_Link],
 ) -> Fitted | None:
-    said = [f"{len(link.names)} layers one behind the other are one: " + ", ".join(f"'{n}'" for n in link.names) for link in merged if len(link.names) > 1]  # noqa: E501
+    said = [
+        f"{len(link.names)} layers one behind the other are one: " + ", ".join(f"'{name}'" for name in link.names)
+        for link in merged
+        if len(link.names) > 1
+    ]
     waiting = list(owner)
     values: dict[Node, Written] = {}
     before = composed(their_lead)
@@ -207,10 +211,10 @@ def _place(values: dict[Node, Written], places: Sequence[Node], value: Affine | 
 def like(value: Linear, owner: Linear) -> Linear | None:
     """A layer with the owner's groups, gaps and at least its kernel; None where it computes something else."""
     if value.transposed is not None or owner.transposed is not None:
-        same = (value.transposed, value.stride, value.padding, value.dilation, value.groups, value.weight.shape[2:]) == (
-            owner.transposed, owner.stride, owner.padding, owner.dilation, owner.groups, owner.weight.shape[2:]
-        )  # fmt: skip
-        return value if same else None
+        mine, yours = (
+            (v.transposed, v.stride, v.padding, v.dilation, v.groups, v.weight.shape[2:]) for v in (value, owner)
+        )
+        return value if mine == yours else None
     if value.rank != owner.rank or value.stride != owner.stride or value.mode != owner.mode:
         return None
     columns = owner.weight.shape[1] * owner.groups

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -67,7 +69,8 @@ def middle(value: Linear) -> tuple[int, ...] | None:
 
 
 def _is_unit(weight: Tensor, taps: tuple[int, ...], groups: int) -> bool:
-    centre = weight[(slice(None), slice(None), *taps)]
+    whole: Any = (slice(None), slice(None), *taps)
+    centre = weight[whole]
     rows = torch.arange(len(weight), device=weight.device)
     ones = centre[rows, rows % centre.shape[1]]
     error = ROUNDINGS * torch.finfo(torch.float32).eps
@@ -83,18 +86,22 @@ def _joined_again(graph: Graph, node: Node) -> Node | None:
         label = part.label
         if part.kind != "call" or not isinstance(label, tuple) or label[0] != "getitem" or len(part.inputs) != 1:
             return None
-        sources.append((part.inputs[0], label[1][1][2]))  # type: ignore[index]
+        operands: Any = label[1]
+        sources.append((part.inputs[0], operands[1][2]))
     cut = sources[0][0]
     if any(source is not cut for source, _ in sources) or [i for _, i in sources] != list(range(len(sources))):
         return None
     if cut.kind != "call" or not isinstance(cut.label, tuple) or cut.label[0] not in ("split", "chunk", "tensor_split"):
         return None
-    same = len(cut.inputs) == 1 and cut.inputs[0].shape == node.shape and isinstance(cut.shape, list)
-    along = all(
-        isinstance(s, tuple) and s[: node.label] + s[node.label + 1 :] == node.shape[: node.label] + node.shape[node.label + 1 :]  # type: ignore[operator, index]  # noqa: E501
-        for s in cut.shape or [None]
-    )
-    return cut.inputs[0] if same and along and len(cut.shape) == len(sources) else None
+    if len(cut.inputs) != 1 or cut.inputs[0].shape != node.shape or not isinstance(cut.shape, list):
+        return None
+    axis: Any = node.label
+
+    def others(shape: Any) -> Any:
+        return (*shape[:axis], *shape[axis + 1 :]) if isinstance(shape, tuple) else None
+
+    along = all(others(shape) == others(node.shape) is not None for shape in cut.shape)
+    return cut.inputs[0] if along and len(cut.shape) == len(sources) else None
 
 
 def drop_repeated(graph: Graph) -> list[str]:
@@ -107,12 +114,15 @@ def drop_repeated(graph: Graph) -> list[str]:
             if signs.get(source, 0) > 0:
                 graph.replace(node, source)
                 said.append(f"'{node.name}' does nothing: what it reads is never negative")
-        elif node.kind == "call" and source is not None and source.kind == "call" and node.label == source.label:
-            if isinstance(node.label, tuple) and node.label[0] == "clamp":
-                graph.replace(node, source)
-                said.append(f"'{node.name}' does nothing: the same was done before it")
+        elif _is_clamp(node) and source is not None and source.kind == "call" and node.label == source.label:
+            graph.replace(node, source)
+            said.append(f"'{node.name}' does nothing: the same was done before it")
         signs[node] = _sign(node, [signs.get(graph.resolve(n), 0) for n in node.inputs])
     return said
+
+
+def _is_clamp(node: Node) -> bool:
+    return node.kind == "call" and isinstance(node.label, tuple) and node.label[0] == "clamp"
 
 
 def _sign(node: Node, inputs: list[int]) -> int:

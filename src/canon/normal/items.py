@@ -1,4 +1,4 @@
-"""A normal form as items that can be matched: layers one behind the other, without anything but linear maps between, are one.
+"""A normal form as items that can be matched: linear maps one behind the other are one item.
 
 Whether one layer was written as two, or a norm folded into the layer before it, is seen when the numbers are brought
 over; what is matched is where linear maps stand.
@@ -31,7 +31,7 @@ class Item:
     @property
     def sizes(self) -> Hashable:
         """Kernel sizes: they tell apart what structure does not."""
-        return [tuple(m.value.weight.shape[2:]) for m in self.members if m.kind == "linear"]
+        return tuple(tuple(m.value.weight.shape[2:]) for m in self.members if m.kind == "linear")
 
     @property
     def commutes(self) -> bool:

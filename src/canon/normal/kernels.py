@@ -226,7 +226,9 @@ def scaled(value: Linear, affine: Affine) -> Linear:
     if value.transposed is None:
         made = weight * scale.reshape(-1, *(1,) * (weight.ndim - 1))
     else:
-        per = scale.reshape(value.groups, 1, -1).expand(-1, weight.shape[0] // value.groups, -1).reshape(weight.shape[:2])
+        per = (
+            scale.reshape(value.groups, 1, -1).expand(-1, weight.shape[0] // value.groups, -1).reshape(weight.shape[:2])
+        )
         made = weight * per.reshape(*weight.shape[:2], *(1,) * (weight.ndim - 2))
     old = torch.zeros(width, dtype=torch.float64, device=weight.device)
     if value.bias is not None:

@@ -20,6 +20,8 @@ from canon.normal.spelling import elementwise, plain_settings
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+PADDINGS: Final = (nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d)
+POOLS: Final = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 SUMS: Final = {"add": 1.0, "iadd": 1.0, "add_": 1.0, "sub": -1.0, "isub": -1.0, "sub_": -1.0}
 PRODUCTS: Final = ("mul", "imul", "mul_", "multiply")
 QUOTIENTS: Final = ("truediv", "div", "div_", "itruediv", "divide")
@@ -110,7 +112,7 @@ class _Lowering:
         source = node.args[0] if node.args else None
         if not isinstance(source, fx.Node):
             return
-        name = ACTIVATIONS.get(type(module)) if module is not None else self.called(node)
+        name = name_of(module) if module is not None else self.called(node)
         # What does nothing changes nothing, in place or not.
         in_place = writes_in_place(node, module) and name not in ALIASES
         whole = in_place or name in ALIASES
@@ -182,7 +184,8 @@ class _Lowering:
                 return Node("linear", inputs, value=value)
         if kind in NORMS and module.running_mean is not None:
             return Node("affine", inputs, value=norm_value(module, name))
-        found = elementwise(ACTIVATIONS.get(kind), (), plain_settings(module), inputs[0].shape, self.shapes.get(node))
+        settings = dict(plain_settings(module))
+        found = elementwise(name_of(module), (), settings, inputs[0].shape, self.shapes.get(node))
         if found is not None:
             return self.spelled(inputs, *found)
         return Node("call", inputs, (kind.__qualname__, plain_settings(module)), tensors=_tensors(module), name=name)
@@ -212,7 +215,7 @@ class _Lowering:
             shape = self.shapes.get(node)
             if isinstance(listed, list | tuple) and type(dim) is int and all(isinstance(x, fx.Node) for x in listed):
                 axis = dim % len(shape) if isinstance(shape, tuple) else dim
-                return Node("cat", [self.values[x] for x in listed], axis)  # type: ignore[index]
+                return Node("cat", [self.values[x] for x in listed if isinstance(x, fx.Node)], axis)
             return plain
         rest = [a for a in node.args[1:] if isinstance(a, fx.Node)]
         if len(inputs) == 1 and not rest and node.args and isinstance(node.args[0], fx.Node):
@@ -233,12 +236,13 @@ class _Lowering:
         if len(node.args) != 2 or node.kwargs.keys() - {"alpha"}:
             return None
         first, second = (self.values[a] if isinstance(a, fx.Node) else a for a in node.args)
+        other: Any
         sign = SUMS.get(name, 1.0) * float(node.kwargs.get("alpha", 1.0))  # type: ignore[arg-type]
         values = [v for v in (first, second) if isinstance(v, Node) and v.kind != "tensor"]
         shape = self.shapes.get(node)
         if len(values) == 2:
             if name in SUMS:
-                same = first.shape == second.shape and isinstance(shape, tuple)
+                same = values[0].shape == values[1].shape and isinstance(shape, tuple)
                 return Node("sum", values, value=(1.0, sign)) if same else None
             return Node("product", values) if name in PRODUCTS and isinstance(shape, tuple) else None
         if len(values) != 1 or not isinstance(shape, tuple) or values[0].shape != shape:
@@ -283,6 +287,15 @@ def norm_value(module: Any, name: str) -> Affine:
     return Affine(scale, bias - mean * scale, sources=(("norm", name),), norm=own)
 
 
+def name_of(module: nn.Module) -> str | None:
+    """The name of the function that a layer without tensors is."""
+    if type(module) in PADDINGS:
+        return "pad"
+    if type(module) in POOLS:
+        return f"avg_pool{type(module).__name__[-2:]}"
+    return "softmax" if type(module) is nn.Softmax else ACTIVATIONS.get(type(module))
+
+
 def _convolution(module: Any, name: str) -> Linear | None:
     reach = [(k - 1) * d + 1 for k, d in zip(module.kernel_size, module.dilation, strict=True)]
     if module.padding == "valid":
@@ -299,7 +312,7 @@ def _convolution(module: Any, name: str) -> Linear | None:
 
 
 def _tensors(module: nn.Module) -> dict[str, Tensor]:
-    return {name: t for name, t in (*module.named_parameters(), *module.named_buffers())}
+    return dict((*module.named_parameters(), *module.named_buffers()))
 
 
 __all__ = ["lower", "norm_value", "program_graph", "shapes_of"]

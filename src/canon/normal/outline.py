@@ -106,6 +106,7 @@ def _operation(model: nn.Module, node: fx.Node, numbers: Mapping[fx.Node, int], 
         target = _function(target)
     args, kwargs = _plain(node.args, numbers), _plain(dict(node.kwargs), numbers)
     if target == "torch.stochastic_depth":
+        args = dict(args)
         target, args, kwargs = "functional.dropout", [args["tuple"][0], 0.0, False], {"dict": []}
     return [node.op, str(target), args, kwargs]
 
@@ -138,7 +139,7 @@ def _layer(module: nn.Module) -> list[Any]:
     if LAYERS.get(kind) is not type(module):
         raise _NoData
     settings = {k: _plain(v, {}) for k, v in vars(module).items() if not k.startswith("_") and k != "training"}
-    held = [("p", module._parameters), ("b", module._buffers)]
+    held: Any = [("p", module._parameters), ("b", module._buffers)]
     tensors = {key: [sort, None if t is None else _kind(t)] for sort, kept in held for key, t in kept.items()}
     return [kind, settings, tensors]
 

@@ -84,9 +84,9 @@ def flatten_sums(graph: Graph) -> list[str]:
 def _terms(graph: Graph, node: Node) -> list[tuple[Node, float]]:
     if node.kind == "sum" and graph.users.get(node) is not None and len(graph.users[node]) == 1:
         return list(zip((graph.resolve(n) for n in node.inputs), node.value, strict=True))
-    if node.kind == "affine" and not node.value.sources and node.value.scale.ndim == 0 and not node.value.scale.is_meta:
-        if not bool(node.value.shift.any()):
-            return [(graph.resolve(node.inputs[0]), float(node.value.scale))]
+    plain = node.kind == "affine" and not node.value.sources and node.value.scale.ndim == 0
+    if plain and not node.value.scale.is_meta and not bool(node.value.shift.any()):
+        return [(graph.resolve(node.inputs[0]), float(node.value.scale))]
     return [(node, 1.0)]
 
 
@@ -126,7 +126,9 @@ def drop_zeros(graph: Graph) -> list[str]:
             zero.add(node)
         elif node.kind == "sum" and any(inputs):
             terms = [(n, c) for n, c, gone in zip(node.inputs, node.value, inputs, strict=True) if not gone]
-            said.append(f"{sum(inputs)} of the terms of '{node.name}' {'is' if sum(inputs) == 1 else 'are'} always zero")
+            said.append(
+                f"{sum(inputs)} of the terms of '{node.name}' {'is' if sum(inputs) == 1 else 'are'} always zero"
+            )
             kept = {graph.resolve(n): c for n, c in terms}
             if len(kept) == 1 and terms[0][1] == 1:
                 graph.replace(node, graph.resolve(terms[0][0]))

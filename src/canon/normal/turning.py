@@ -80,10 +80,11 @@ def _called(node: Node, inputs: list[Order]) -> Order:
 
 def _joined(match: Match, item: Item, inputs: list[Order]) -> Order:
     other = match.pairs[item]
-    widths = [source.node.shape[1] if isinstance(source.node.shape, tuple) else None for source in other.inputs]
-    if any(width is None for width in widths):
+    shapes = [source.node.shape for source in other.inputs]
+    if not all(isinstance(shape, tuple) for shape in shapes):
         raise Tangled
-    starts = [sum(w for w in widths[:i] if w is not None) for i in range(len(widths))]
+    widths = [int(shape[1]) for shape in shapes]
+    starts = [sum(widths[:i]) for i in range(len(widths))]
     parts = []
     for order, place in zip(inputs, match.orders[item], strict=True):
         inside = torch.arange(widths[place]) if order is None else order

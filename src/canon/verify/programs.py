@@ -1,4 +1,4 @@
-"""A suspect that is written as another program than the owner's: the same network in the owner's program, if it is one."""
+"""A suspect that is another program than the owner's: its numbers in the owner's program."""
 
 from __future__ import annotations
 
