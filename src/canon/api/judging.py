@@ -26,6 +26,7 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
 from canon.verify.function import Inputs, given_probes, random_probes
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
+from canon.verify.programs import program_figures
 from canon.verify.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -202,6 +203,7 @@ def judge(
         "options": asdict(options),
         "precision": {**asdict(compared.precision), "compared": compared.precision.compared},
         "structure": compared.structure,
+        "program": program_figures(compared.housed),
         "notes": list(compared.notes),
         "form": form_figures(compared.form),
         "equality": equality_of(compared),

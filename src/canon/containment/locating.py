@@ -25,11 +25,13 @@ from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph
 from canon.graph.tracer import check_model
+from canon.normal import Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait, with_luck
+from canon.verify.programs import as_given
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
@@ -61,6 +63,9 @@ class Owner:
     layout: Layout | None = None
     """Exact figures of a key."""
 
+    program: Outline | None = None
+    """A key's program."""
+
     @staticmethod
     def of(reference: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Owner:
         """From a model or a layout key."""
@@ -70,7 +75,14 @@ class Owner:
                 raise KeyFileError(
                     "the key was made before keys could locate a network", hint="Make it again with `canon register`"
                 )
-            return Owner(layout.architecture, portrait, reference.norms, reference.skeleton, layout=layout)
+            return Owner(
+                layout.architecture,
+                portrait,
+                reference.norms,
+                reference.skeleton,
+                layout=layout,
+                program=reference.program,
+            )
         traced = Traced.of(reference, example)
         traced.check_finite()
         seed = _seed(traced.tensors)
@@ -120,19 +132,20 @@ def locate(
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
-        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole)
+        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program)
     except OtherNetwork as error:
         return Location("not decided", f"nothing could be compared: {error}", 0.0, 0.0, None, None, None)
     with torch.no_grad():
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
-        return _located(suspect, given, owner, example, known)
+        running = suspect if given.housed is None else as_given(suspect, given.housed)
+        return _located(running, given, owner, example, known)
 
 
 def _ancestor(
     model: nn.Module, owner: Owner, example: Tensor | tuple[Any, ...], whole: nn.Module | None
 ) -> dict[int, Found]:
     """What the ancestor has of the owner's network."""
-    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole).traced
+    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program).traced
     return Walk(traced.graph, traced.tensors, owner.portrait).run()
 
 
