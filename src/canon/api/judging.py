@@ -14,6 +14,8 @@ from canon.api.containing import containment_figures, find, fixed_figures, nothi
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.marks import read_mark
 from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.graph import Example as Given
+from canon.graph import arguments
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
@@ -104,7 +106,7 @@ class Judgement:
 
 def judge(
     suspect: nn.Module,
-    example: Example,
+    example: Given,
     *,
     reference: nn.Module | None = None,
     layout_key: LayoutKey | None = None,
@@ -122,7 +124,7 @@ def judge(
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         reference: The owner's model.
         layout_key: Its layout key, where the model itself is not at hand.
         watermark_key: The owner's watermark key.
@@ -140,6 +142,7 @@ def judge(
     _check_options(options)
     for model in (suspect, *ancestors, *(() if reference is None else (reference,))):
         _check_model(model)
+    example = arguments(suspect, example)
     mine = Mine(suspect, reference, layout_key, watermark_key, options)
     owner = Owner.of(reference, layout_key, example)
     calls = _calls(example, probes)

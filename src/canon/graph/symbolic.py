@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 from canon.errors import reason_of
 from canon.graph.counted import count_uses, uses_in
 from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
+from canon.graph.inputs import map_tensors
 from canon.graph.modules import hooked, operands_of
 from canon.graph.names import function_name, writes_in_place
 from canon.graph.results import function_result, layer_result
@@ -54,7 +55,7 @@ def _input(node: fx.Node, inputs: Iterator[Any]) -> Any:
         if not node.args:
             raise FrontendError(f"the model also needs an input '{node.target}'")
         given = node.args[0]
-    return Value(given.to("meta")) if isinstance(given, Tensor) else given
+    return map_tensors(lambda x: Value(x.to("meta")), given)
 
 
 class _Walker:

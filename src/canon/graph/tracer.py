@@ -14,6 +14,7 @@ from canon.graph.alike import built_alike
 from canon.graph.build import build
 from canon.graph.export import export_program, export_steps
 from canon.graph.frontend import Attach, FrontendError, Step
+from canon.graph.inputs import Example, arguments
 from canon.graph.lint import lint
 from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
@@ -27,12 +28,13 @@ Frontend = Callable[[dict[str, str]], Iterator[tuple[Step, Attach]]]
 """Given every tensor's first name by name, the steps of a forward pass."""
 
 
-def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
+def trace(model: nn.Module, example: Example) -> ChannelGraph:
     """Trace a model into channel spaces.
 
     Args:
         model: A module in evaluation mode. It is not changed, and no forward pass is run.
-        example: An input tensor, or a tuple of the forward pass's arguments. Only shapes and dtypes matter.
+        example: An input tensor, or a tuple of the forward pass's arguments, or a dict of them by name. Only shapes and
+            dtypes matter.
 
     Returns:
         The channel graph: spaces, maps, taps, and every pin with its reason.
@@ -43,8 +45,9 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
         ExampleError: The example does not fit the model.
         TraceError: The forward pass cannot be traced.
     """
-    inputs = example if isinstance(example, tuple) else (example,)
     check_model(model)
+    given = arguments(model, example)
+    inputs = given if isinstance(given, tuple) else (given,)
     check_example(model, inputs)
     try:
         return _trace_with("fx", partial(fx_steps, model, inputs), model)
@@ -69,9 +72,7 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
         ) from first
 
 
-def trace_like(
-    model: nn.Module, example: Tensor | tuple[Any, ...], known: nn.Module, graph: ChannelGraph
-) -> ChannelGraph:
+def trace_like(model: nn.Module, example: Example, known: nn.Module, graph: ChannelGraph) -> ChannelGraph:
     """Trace a model; one that is built like another gets that one's graph.
 
     Args:

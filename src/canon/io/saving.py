@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from canon._files import OutputError, atomic_path
 from canon._safetensors import write_safetensors
 from canon._version import __version__
+from canon.graph import Example, arguments
 from canon.io.architecture import is_factory
 from canon.io.formats import METADATA
 from canon.io.program import save_program
@@ -27,7 +28,7 @@ def save(
     model: nn.Module,
     path: str | Path,
     *,
-    example: Tensor | tuple[Any, ...] | None = None,
+    example: Example | None = None,
     architecture: str | None = None,
     fold_norms: bool = False,
     force: bool = False,
@@ -48,7 +49,8 @@ def save(
     """
     target = Path(path)
     check_format(target)
-    inputs = () if example is None else example if isinstance(example, tuple) else (example,)
+    given = None if example is None else arguments(model, example)
+    inputs = () if given is None else given if isinstance(given, tuple) else (given,)
     if not inputs and (fold_norms or target.suffix in _NEEDS_EXAMPLE):
         what = "folding norms" if fold_norms else "this format"
         raise OutputError(f"{what} needs an example input", where=str(target), hint="Give example=...")

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from canon.errors import KeyFileError, VerificationError
-from canon.graph import ChannelGraph, Space
+from canon.graph import ChannelGraph, Example, Space, arguments
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
@@ -136,7 +136,7 @@ class Alignment:
 def align(
     model: nn.Module,
     reference: nn.Module | Layout | LayoutKey,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     matching: Matching = "nearest",
     rescale: bool = True,
@@ -146,7 +146,7 @@ def align(
     Args:
         model: The recovered model, in evaluation mode. It is not changed.
         reference: The reference, or its layout key from `register`.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         matching: `nearest`, `greedy` or `optimal`.
         rescale: Also bring channels to the reference's scales.
 
@@ -154,6 +154,7 @@ def align(
         VerificationError: The models are of different architectures or widths.
     """
     check_matching(matching)
+    example = arguments(model, example)
     if isinstance(reference, nn.Module):
         owner = Traced.of(reference, example)
         owner.check_finite()
