@@ -114,6 +114,7 @@ def replay(
     Raises:
         AttackError: The model is not the one that the log speaks of.
     """
+    example = arguments(model, example)
     steps = as_steps(step.step for step in log.after) if after is None else as_steps(after)
     prepared = _prepare(model, example, log.options)
     if prepared.log.spaces != log.spaces or prepared.log.kernels != log.kernels:

@@ -20,7 +20,7 @@ _FEW: Final = 16
 """An example that shows fewer different ids than this says little about which are valid."""
 
 
-def arguments(model: nn.Module, example: Any) -> Any:
+def arguments(model: nn.Module, example: Example) -> Tensor | tuple[Any, ...]:
     """The arguments of a forward pass by position: a dict is put in the order of the model's own signature.
 
     Ids that look rows of an embedding up are spread over all its rows where the example, such as zeros, shows but a

@@ -60,6 +60,10 @@ def _prelu(m: Any) -> Operands:
     return "prelu", ["weight"], {}
 
 
+def _embedding(m: Any) -> Operands:
+    return "embedding", ["weight"], {"max_norm": m.max_norm}
+
+
 def _softmax(m: Any) -> Operands:
     return "softmax", [], {"dim": m.dim}
 
@@ -91,7 +95,7 @@ def _pad(m: Any) -> Operands:
 
 
 ADAPTERS: dict[type[nn.Module], Callable[[Any], Operands]] = {
-    nn.Linear: _linear, nn.Conv1d: _conv, nn.Conv2d: _conv, nn.Conv3d: _conv,
+    nn.Linear: _linear, nn.Embedding: _embedding, nn.Conv1d: _conv, nn.Conv2d: _conv, nn.Conv3d: _conv,
     nn.ConvTranspose1d: _conv_transpose, nn.ConvTranspose2d: _conv_transpose, nn.ConvTranspose3d: _conv_transpose,
     nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.BatchNorm3d: _batch_norm,
     nn.SyncBatchNorm: _batch_norm, nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm,

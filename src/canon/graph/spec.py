@@ -208,6 +208,9 @@ class ChannelGraph:
     method: Literal["fx", "export"]
     """Which front end traced the model."""
 
+    held: Mapping[str, Pin] = field(default_factory=dict)
+    """Tensors that no channel goes along with, by first name: what reads them, so that they must stay as they are."""
+
     @property
     def free(self) -> tuple[Space, ...]:
         """The spaces that may be rewritten."""

@@ -160,7 +160,8 @@ class _Walker:
         name, tensors, settings = found
         owned = {t: self.layer_tensor(module, path, t) for t in tensors}
         call = Call(name, out, function, path, True)
-        return Step(node.name, out, call, args, {**owned, **settings}, "")
+        hidden = () if tensors else self.tensors_of(path)
+        return Step(node.name, out, call, args, {**owned, **settings}, "", hidden)
 
     def layer_tensor(self, module: nn.Module, path: str, name: str) -> Value | None:
         """A layer's own tensor as an operand."""

@@ -50,13 +50,13 @@ def trace(model: nn.Module, example: Example) -> ChannelGraph:
     inputs = given if isinstance(given, tuple) else (given,)
     check_example(model, inputs)
     try:
-        return _trace_with("fx", partial(fx_steps, model, inputs), model)
+        return _trace_with("fx", partial(fx_steps, model, inputs), model)[0]
     except FrontendError as error:
         first = error
     try:
         program = export_program(model, inputs)
-        graph = _trace_with("export", partial(export_steps, model, program), model)
-        return pin_dependent(graph, model, inputs, program)
+        graph, state = _trace_with("export", partial(export_steps, model, program), model)
+        return pin_dependent(graph, model, inputs, program, state)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -138,17 +138,20 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> ChannelGraph:
+def _trace_with(
+    method: Literal["fx", "export"], frontend: Frontend, model: nn.Module
+) -> tuple[ChannelGraph, State]:
     state = State()
+    state.assumes = method == "export"
     tensors, aliases = tensor_names(model)
     unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
     known = {name: first for name, first in aliases.items() if first not in unsaved}
     for step, attach in frontend(known):
         state.node = step.node
         attach(_follow(state, step))
-    graph = build(state, aliases, method)
+    graph = build(state, aliases, method, tensors)
     lint(graph, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    return graph
+    return graph, state
 
 
 _SIZED = frozenset({"view", "reshape", "_unsafe_view", "expand", "expand_as", "unflatten"})
@@ -160,8 +163,10 @@ def _follow(state: State, step: Step) -> Any:
     everything = (step.args, step.kwargs)
     operands = values_in(everything)
     layouts: Any = None
+    what = step.call.name if step.call else step.reason
     for name in step.hidden:
         state.foreign.setdefault(name, step.node)
+        state.readers.setdefault(name, what)
     if step.call is None:
         state.pin_value(everything, step.reason)
     else:
@@ -180,6 +185,7 @@ def _follow(state: State, step: Step) -> Any:
     for value in operands:
         if value.param is not None:
             state.foreign.setdefault(value.param, step.node)
+            state.readers.setdefault(value.param, what)
     result = _with_layouts(step.out, layouts)
     if step.stale:
         state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")

@@ -22,6 +22,42 @@ def linear(state: State, call: Call, x: Value, weight: Value, bias: Value | None
     return _dense(state, call, x, weight, bias, axis, call.rank - 1, (0, 1), 1, False, None)
 
 
+@rule("addmm")
+def addmm(
+    state: State, call: Call, bias: Value, x: Value, weight: Value, *, beta: float = 1, alpha: float = 1
+) -> Layout | None:
+    """`y = x W + b` of two axes, with the weight stored the other way around."""
+    if beta != 1 or alpha != 1 or bias.data.ndim != 1:
+        state.pin_value([bias, x, weight], "addmm with factors, or with a matrix to add to")
+        return None
+    return _dense(state, call, x, weight, bias, 1, 1, (1, 0), 1, False, None)
+
+
+@rule("mm", "matmul")
+def matmul(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
+    """`y = x W` where the weight is a parameter; a product of activations mixes channels."""
+    if weight.param is None or weight.data.ndim != 2 or x.param is not None or x.data.ndim < 2:
+        state.pin_value([x, weight], f"{call.name} of activations")
+        return None
+    return _dense(state, call, x, weight, None, x.data.ndim - 1, call.rank - 1, (1, 0), 1, False, None)
+
+
+@rule("embedding")
+def embedding(
+    state: State, call: Call, x: Value, weight: Value, padding_idx: Any = None, max_norm: Any = None, *rest: Any
+) -> Layout | None:
+    """Rows looked up by ids, which fix their order; what is in them are the channels that it makes."""
+    if x.param is not None and weight.param is None:
+        x, weight = weight, x  # the operation underneath takes them the other way around
+    elif max_norm is not None:
+        state.pin_value([x, weight], "an embedding that is changed when it is read")
+        return None
+    if x.layout is not None or x.data.is_floating_point():
+        state.pin_value([x, weight], "an embedding of something other than ids")
+        return None
+    return _dense(state, call, x, weight, None, x.data.ndim, call.rank - 1, (1, 0), 1, False, None)
+
+
 @rule("conv1d", "conv2d", "conv3d")
 def conv(
     state: State,
@@ -182,4 +218,4 @@ def _bind_input(state: State, param: str, parts: tuple[Part, ...]) -> None:
     state.bind(param, -1, "input", parts)
 
 
-__all__ = ["conv", "conv_transpose", "linear"]
+__all__ = ["addmm", "conv", "conv_transpose", "embedding", "linear", "matmul"]
