@@ -198,9 +198,7 @@ def build(
     )
 
 
-def _held(
-    state: State, maps: Iterable[LinearMap], spaces: Iterable[Space], names: Iterable[str]
-) -> dict[str, Pin]:
+def _held(state: State, maps: Iterable[LinearMap], spaces: Iterable[Space], names: Iterable[str]) -> dict[str, Pin]:
     """The tensors that no channel of the graph goes along with, and what reads them."""
     placed = {name for linear in maps for name in (linear.weight, linear.bias)}
     placed |= {name for space in spaces for stage in space.stages for name in stage.params.values()}
@@ -211,4 +209,3 @@ def _held(
             reason = "nothing that was followed reads it" if reader is None else f"read by {reader}"
             found[name] = Pin(reason, state.foreign.get(name, ""))
     return found
-

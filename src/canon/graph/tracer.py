@@ -138,9 +138,7 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _trace_with(
-    method: Literal["fx", "export"], frontend: Frontend, model: nn.Module
-) -> tuple[ChannelGraph, State]:
+def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> tuple[ChannelGraph, State]:
     state = State()
     state.assumes = method == "export"
     tensors, aliases = tensor_names(model)

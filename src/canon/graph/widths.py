@@ -94,7 +94,9 @@ def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
     )
 
 
-def _operations(program: ExportedProgram, grown: Mapping[str, Mapping[tuple[int, ...], int]] | None = None) -> list[Any]:
+def _operations(
+    program: ExportedProgram, grown: Mapping[str, Mapping[tuple[int, ...], int]] | None = None
+) -> list[Any]:
     """What a program computes, without the names of its nodes; with some of its numbers larger."""
     number: dict[fx.Node, int] = {}
     found: list[Any] = []

@@ -38,7 +38,7 @@ def save(
     Args:
         model: The model, in evaluation mode.
         path: Where to. The ending chooses the format: weights alone (.safetensors, .pt, .pth), or weights with the
-            forward pass (.pt2, .onnx).
+            forward pass (.pt2, .onnx). A name without an ending is a folder, for models of transformers and diffusers.
         example: An input tensor or tuple of inputs; needed for formats that hold the forward pass, and to fold norms.
         architecture: Name of a public architecture, noted in a safetensors file so that `load` need not be told.
         fold_norms: Let layers take up the norms that follow them directly, as inference engines want it.
@@ -49,6 +49,11 @@ def save(
     """
     target = Path(path)
     check_format(target)
+    if not target.suffix:
+        from canon.io.folder import save_folder
+
+        save_folder(model, target)
+        return
     given = None if example is None else arguments(model, example)
     inputs = () if given is None else given if isinstance(given, tuple) else (given,)
     if not inputs and (fold_norms or target.suffix in _NEEDS_EXAMPLE):
@@ -71,7 +76,7 @@ def save(
 
 def check_format(target: Path) -> None:
     """Raise `OutputError` unless a file of this name can be written; call it before the long work."""
-    if target.suffix not in WRITABLE:
+    if target.suffix and target.suffix not in WRITABLE:
         raise OutputError(
             f"'{target.suffix}' is no format that Canon writes",
             where=str(target),
