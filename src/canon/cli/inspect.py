@@ -131,8 +131,8 @@ def report(found: dict[str, Any], rows: list[SpaceRow]) -> Group:
         table.add_row(escape(row.name), *map(escape, cells), scaling(row), style=style)
     head = Text(
         f"{found['model']}: {found['free_spaces']} free spaces of {len(rows)}, {found['free_producers']} free producers"
-        f" of {found['producers']}, traced with torch.{found['front_end']}; {_share(found['numbers_seen'])} of the numbers"
-        " that the forward pass uses have a place"
+        f" of {found['producers']}, traced with torch.{found['front_end']};"
+        f" {_share(found['numbers_seen'])} of the numbers that the forward pass uses have a place"
     )
     inputs = ", ".join("×".join(map(str, shape)) for shape in found["inputs"])
     about = Text(

@@ -130,7 +130,8 @@ def verify(
     named = Named(
         suspect=suspect, reference=reference, layout_key=layout_key, watermark_key=watermark_key,
         ancestors=ancestor or (), probes=probes, arch=arch, size=size, example=example,
-        trust_pickle=trust_pickle, limit=limit, device=device, outputs=[out, report], also_read=[*claims.files, *([sign] if sign else [])], force=force,
+        trust_pickle=trust_pickle, limit=limit, device=device,
+        outputs=[out, report], also_read=[*claims.files, *([sign] if sign else [])], force=force,
     )  # fmt: skip
     exhibits = load_exhibits(talker, named)
     options = JudgeOptions(

@@ -206,6 +206,10 @@ def _held(state: State, maps: Iterable[LinearMap], spaces: Iterable[Space], name
     for name in names:
         if name not in placed:
             reader = state.readers.get(name)
-            reason = "nothing that was followed reads it" if reader is None else f"read by {reader}"
-            found[name] = Pin(reason, state.foreign.get(name, ""))
+            if name in state.unsaved:
+                found[name] = Pin("a buffer that a checkpoint leaves out", "buffer")
+            elif reader is None:
+                found[name] = Pin("nothing that was followed reads it", "")
+            else:
+                found[name] = Pin(f"read by {reader}", state.foreign.get(name, ""))
     return found

@@ -64,6 +64,12 @@ def _embedding(m: Any) -> Operands:
     return "embedding", ["weight"], {"max_norm": m.max_norm}
 
 
+def _recurrent(m: Any) -> Operands:
+    names = [name for name in m._flat_weights_names if getattr(m, name, None) is not None]
+    settings = {"layers": m.num_layers, "bidirectional": m.bidirectional, "projected": m.proj_size > 0}
+    return m.mode.lower(), names, settings
+
+
 def _softmax(m: Any) -> Operands:
     return "softmax", [], {"dim": m.dim}
 
@@ -100,6 +106,7 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Operands]] = {
     nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.BatchNorm3d: _batch_norm,
     nn.SyncBatchNorm: _batch_norm, nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm,
     nn.InstanceNorm3d: _instance_norm, nn.GroupNorm: _group_norm, nn.PReLU: _prelu,
+    nn.LSTM: _recurrent, nn.GRU: _recurrent, nn.RNN: _recurrent,
     nn.Softmax: _softmax, nn.LogSoftmax: _softmax, nn.Softmin: _softmax, nn.Softmax2d: _softmax2d, nn.GLU: _glu,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
     nn.Upsample: _upsample,

@@ -38,6 +38,8 @@ def update_sizes(module: nn.Module) -> None:
         if layer.num_groups == layer.num_channels:
             layer.num_groups = layer.weight.shape[0]
         layer.num_channels = layer.weight.shape[0]
+    elif isinstance(module, nn.RNNBase) and layer.proj_size == 0:
+        layer.hidden_size, layer.input_size = layer.weight_hh_l0.shape[1], layer.weight_ih_l0.shape[1]
     elif isinstance(module, nn.Embedding):
         layer.num_embeddings, layer.embedding_dim = layer.weight.shape
     elif _is_transposed_linear(module):

@@ -123,6 +123,7 @@ class State:
         self.followed: set[str] = set()
         self.foreign: dict[str, str] = {}
         self.readers: dict[str, str] = {}
+        self.unsaved: frozenset[str] = frozenset()
         self.assumes = False
         self.assumed: list[Assumed] = []
         self.space_of: dict[int, int] = {}

@@ -15,6 +15,7 @@ from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError
 from canon.graph.inputs import map_tensors
 from canon.graph.modules import hooked, operands_of
 from canon.graph.names import function_name, writes_in_place
+from canon.graph.opened import open_layers
 from canon.graph.results import function_result, layer_result
 from canon.graph.rules import Call, lookup
 from canon.graph.tensors import meta_clone
@@ -29,6 +30,7 @@ def fx_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]
     """Walk the forward pass with torch.fx. Steps come in execution order; give each one's value back."""
     try:
         clone = meta_clone(model)
+        open_layers(clone)
         used = count_uses(clone)
         graph = fx.Tracer().trace(clone)
         used = used | uses_in(graph)

@@ -144,6 +144,7 @@ def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.M
     tensors, aliases = tensor_names(model)
     unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
     known = {name: first for name, first in aliases.items() if first not in unsaved}
+    state.unsaved = frozenset(unsaved)
     for step, attach in frontend(known):
         state.node = step.node
         attach(_follow(state, step))

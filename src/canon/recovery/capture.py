@@ -18,6 +18,7 @@ from torch.nn.functional import interpolate
 
 from canon.errors import RecoveryError
 from canon.graph import ChannelGraph, LinearMap
+from canon.graph.opened import has_opened
 from canon.graph.probes import drawn_whole
 from canon.graph.tensors import tensor_names
 
@@ -89,9 +90,9 @@ def capture(model: nn.Module, graph: ChannelGraph, probes: list[tuple[Any, ...]]
     Raises:
         RecoveryError: Only torch.export could trace the model, so its activations cannot be followed by name.
     """
-    if graph.method != "fx":
+    if graph.method != "fx" or has_opened(model):
         raise RecoveryError(
-            "torch.fx cannot trace this model, so no activation can be captured",
+            "torch.fx cannot trace this model as it is, so no activation can be captured",
             hint="Use method='exact', which needs none",
         )
     if any(p.dtype in HALF for p in model.parameters()):

@@ -89,7 +89,7 @@ def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[
     if axis != x.layout.axis:
         return [x.layout for _ in call.out]
     lengths = [int(piece.shape[axis]) for piece in call.out]
-    pieces = _cut(state, x.layout.parts, lengths) if state.assumes and call.name != "tensor_split" else None
+    pieces = cut(state, x.layout.parts, lengths) if state.assumes and call.name != "tensor_split" else None
     if pieces is None:
         state.pin(x.layout.parts, "split with fixed sizes")
         return None
@@ -104,7 +104,7 @@ def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[
     return [Layout(axis, piece) for piece in pieces]
 
 
-def _cut(state: State, parts: Parts, lengths: list[int]) -> list[Parts] | None:
+def cut(state: State, parts: Parts, lengths: list[int]) -> list[Parts] | None:
     """An axis in pieces of some lengths; None where that would cut through one channel's positions."""
     rest, pieces = parts, []
     for length in lengths:
@@ -179,7 +179,7 @@ def _stretch(state: State, x: Value, start: Any, stop: Any) -> Parts | None:
     end = size if stop is None or stop >= 2**62 else int(stop)
     if not state.assumes or not 0 <= begin < end <= size:
         return None
-    pieces = _cut(state, x.layout.parts, [begin, end - begin])
+    pieces = cut(state, x.layout.parts, [begin, end - begin])
     if pieces is None:
         return None
     if begin:
@@ -309,6 +309,6 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
 
 
 __all__ = [
-    "VIEWS", "cat", "chunk", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "unbind",
+    "VIEWS", "cat", "chunk", "cut", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "unbind",
     "unflatten", "unit_axes",
 ]  # fmt: skip
