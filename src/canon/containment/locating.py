@@ -23,7 +23,7 @@ from canon.containment.span import spans
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
-from canon.graph import ChannelGraph
+from canon.graph import ChannelGraph, Example, arguments
 from canon.graph.tracer import check_model
 from canon.normal import Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
@@ -110,7 +110,7 @@ def _seed(tensors: Mapping[str, Tensor]) -> int:
 def locate(
     suspect: nn.Module,
     reference: nn.Module | LayoutKey,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     ancestors: Sequence[nn.Module] = (),
 ) -> Location:
@@ -122,13 +122,14 @@ def locate(
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
         reference: The owner's model, or its layout key from `register`.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         ancestors: Public models that the owner's was made from. What they explain is then not counted.
 
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
     check_model(suspect)
+    example = arguments(suspect, example)
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
