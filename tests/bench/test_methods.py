@@ -22,6 +22,7 @@ from canon.bench.tables import suite_page
 from canon.bench.tables.document import Table, markdown
 from canon.bench.tables.methods import restored
 from canon.graph import trace
+from canon.recovery import recover
 from tests.bench.samples import ENVIRONMENT
 
 MODEL = "timm:test_resnet"
@@ -66,11 +67,10 @@ def test_no_method_is_told_widths_and_exact_restores(setup: Setup, monkeypatch: 
     from canon.bench.measures import methods
 
     told: list[Any] = []
-    real = methods.recover
 
     def watched(*arguments: Any, **options: Any) -> Any:
         told.append(options.get("widths"))
-        return real(*arguments, **options)
+        return recover(*arguments, **options)
 
     monkeypatch.setattr(methods, "recover", watched)
     record = measure(CASE, setup=setup)
