@@ -17,6 +17,8 @@ from canon.api.documents import equality_of, function_of, network_of, recovery_o
 from canon.api.files import Files
 from canon.api.marks import read_mark
 from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.graph import Example as Given
+from canon.graph import arguments
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
@@ -26,6 +28,7 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
 from canon.verify.function import Inputs, given_probes, random_probes
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
+from canon.verify.programs import program_figures
 from canon.verify.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -136,7 +139,7 @@ class Judgement(Shown):
 
 def judge(
     suspect: nn.Module | str | Path,
-    example: Example,
+    example: Given,
     *,
     reference: nn.Module | str | Path | None = None,
     layout_key: LayoutKey | str | Path | None = None,
@@ -155,7 +158,7 @@ def judge(
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         reference: The owner's model.
         layout_key: Its layout key, where the model itself is not at hand.
         watermark_key: The owner's watermark key.
@@ -176,6 +179,7 @@ def judge(
     public = [files.model(f"ancestor_{index}", one) for index, one in enumerate(ancestors, 1)]
     for model in (mine.suspect, *public, *(() if mine.reference is None else (mine.reference,))):
         _check_model(model)
+    example = arguments(mine.suspect, example)
     owner = Owner.of(mine.reference, mine.layout_key, example)
     calls = _calls(example, probes)
     compared = compare(
@@ -202,6 +206,7 @@ def judge(
         "options": asdict(options),
         "precision": {**asdict(compared.precision), "compared": compared.precision.compared},
         "structure": compared.structure,
+        "program": program_figures(compared.housed),
         "notes": list(compared.notes),
         "form": form_figures(compared.form),
         "equality": equality_of(compared),

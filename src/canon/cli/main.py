@@ -19,6 +19,8 @@ from canon._text import visible
 from canon._version import __version__
 from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
 from canon.cli.attack import attack
+from canon.cli.attack_test import EXAMPLES as ATTACK_TEST_EXAMPLES
+from canon.cli.attack_test import try_attack
 from canon.cli.bench import app as bench
 from canon.cli.claim import app as claim
 from canon.cli.commit import EXAMPLES as COMMIT_EXAMPLES
@@ -31,10 +33,12 @@ from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
 from canon.cli.locate import EXAMPLES as LOCATE_EXAMPLES
 from canon.cli.locate import locate
+from canon.cli.new import app as new
 from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
 from canon.cli.recover import recover
 from canon.cli.register import EXAMPLES as REGISTER_EXAMPLES
 from canon.cli.register import register
+from canon.cli.scheme import app as scheme
 from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
@@ -47,6 +51,11 @@ WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if
 @final
 class PipeGroup(TyperGroup):
     """Verbs whose reader may stop reading, as `head` does: typer would then exit with 1, which here means refuted."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb; some have two words."""
+        both = " ".join(args[:2])
+        return super().resolve_command(ctx, [both, *args[2:]] if both in self.commands else args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb and write out all it printed."""
@@ -113,6 +122,7 @@ def _globals(
 
 app.command(epilog=INSPECT_EXAMPLES)(inspect)
 app.command(epilog=ATTACK_EXAMPLES)(attack)
+app.command("attack test", epilog=ATTACK_TEST_EXAMPLES)(try_attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command(epilog=REGISTER_EXAMPLES)(register)
 app.command(epilog=LOCATE_EXAMPLES)(locate)
@@ -122,6 +132,8 @@ app.command(epilog=DEMO_EXAMPLES)(demo)
 app.add_typer(evidence, name="evidence")
 app.add_typer(watermark, name="watermark")
 app.add_typer(claim, name="claim")
+app.add_typer(scheme, name="scheme")
+app.add_typer(new, name="new")
 app.add_typer(bench, name="bench")
 
 
