@@ -72,7 +72,7 @@ def run(
         lap: Called with the name of what has just been done.
     """
     history = History(subject, {space.id: torch.arange(space.width) for space in subject.graph.spaces})
-    version, seen, facts = 0, {step: -1 for step in passes}, know(subject)
+    version, seen, facts = 0, dict.fromkeys(passes, -1), know(subject)
     while version < ROUNDS and any(seen[step] < version for step in passes):
         for step in passes:
             if seen[step] == version:

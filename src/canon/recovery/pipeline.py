@@ -89,7 +89,7 @@ def recover(
     tensors = tensor_names(model)[0]
     check_sizes(tensors)
     graph = trace(model, example)
-    check_finite(tensors, compared(graph) if method == "exact" else frozenset())
+    check_finite(tensors, compared(graph) | endless_shifts(graph, tensors) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
     run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock)
@@ -189,6 +189,7 @@ class _Run:
                 progress("describe", done, total)
 
         graph, tensors, tolerance = subject.graph, subject.tensors, subject.tolerance
+        check_finite({name: tensors[name] for name in endless_shifts(self.graph, self.tensors)}, frozenset())
         if self.method == "exact":
             found = Refinement(graph, tensors, tolerance, report).run()
         else:
@@ -243,6 +244,13 @@ def compared(graph: ChannelGraph) -> frozenset[str]:
     """Weights that the exact method reads whole to compare their rows, and refuses then if it must."""
     free = {space.id for space in graph.spaces if not space.pins}
     return frozenset(linear.weight for linear in graph.maps if any(s.space in free for s in linear.rows))
+
+
+def endless_shifts(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Biases that hold infinity and are numbers all the same: a pass may know what they do."""
+    names = {linear.bias for linear in graph.maps if linear.bias is not None}
+    names |= {stage.params["bias"] for space in graph.spaces for stage in space.stages if "bias" in stage.params}
+    return frozenset(name for name in not_finite((n, tensors[n]) for n in names) if not tensors[name].isnan().any())
 
 
 def check_finite(tensors: Mapping[str, Tensor], later: frozenset[str]) -> None:

@@ -1,7 +1,7 @@
 """Channels that have one value whatever the input is, because their inputs never leave a range.
 
-A row that is nowhere positive, over inputs that are never negative, with a shift below zero, is dead behind a ReLU, although
-no number of it is zero. Behind ReLU6, a sigmoid or tanh a channel may be held at the other end as well.
+A row that is nowhere positive, over inputs that are never negative, with a shift below zero, is dead behind a ReLU,
+although no number of it is zero. Behind ReLU6, a sigmoid or tanh a channel may be held at the other end as well.
 """
 
 from __future__ import annotations
