@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.options import parse_limits, parse_size
 
@@ -19,6 +20,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
+        autocompletion=completion.models,
         help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
     ),
 ]

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from canon._files import OutputError, atomic_path
 from canon._safetensors import write_safetensors
 from canon._version import __version__
+from canon.graph.tracer import check_module
 from canon.io.architecture import is_factory
 from canon.io.formats import METADATA
 from canon.io.program import save_program
@@ -46,6 +47,7 @@ def save(
     Raises:
         OutputError: The file cannot be written there, or not in that format.
     """
+    check_module(model)
     target = Path(path)
     check_format(target)
     inputs = () if example is None else example if isinstance(example, tuple) else (example,)

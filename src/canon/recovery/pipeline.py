@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import RecoveryError, UnsupportedModelError
 from canon.graph import ChannelGraph, trace
 from canon.graph.tensors import not_finite, tensor_names
@@ -48,8 +49,8 @@ MOST_TAKEN_BACK = 8
 """Spaces that are left alone one by one; then all of them are."""
 
 
-@dataclass(frozen=True)
-class RecoveryResult:
+@dataclass(frozen=True, repr=False)
+class RecoveryResult(Shown):
     """A recovered model and the record of how it came about."""
 
     model: nn.Module
@@ -57,6 +58,9 @@ class RecoveryResult:
 
     report: RecoveryReport
     """What was found and why."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return self.report._shown()
 
 
 def recover(

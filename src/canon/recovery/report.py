@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon._shown import Shown
 from canon.graph import ChannelGraph, Space
 from canon.recovery.outcome import SpaceOutcome
 from canon.recovery.tolerance import Tolerance
@@ -86,8 +87,8 @@ class SpaceReport:
         return data
 
 
-@dataclass(frozen=True)
-class RecoveryReport:
+@dataclass(frozen=True, repr=False)
+class RecoveryReport(Shown):
     """What recovery did to a model."""
 
     method: str
@@ -106,6 +107,15 @@ class RecoveryReport:
 
     agreement: float | None
     """Largest difference between the outputs before and after, relative to the largest output; None if unchecked."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "method": self.method,
+            "removed": self.removed,
+            "merged": self.merged,
+            "parameters": f"{self.parameters[0]:,} to {self.parameters[1]:,}",
+            "agreement": self.agreement,
+        }
 
     @property
     def changed(self) -> bool:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from canon._files import atomic_path
 from canon._safetensors import read_key, write_safetensors
+from canon._shown import Shown
 from canon._version import __version__
 from canon.errors import KeyFileError, VerificationError
 from canon.graph.tensors import tensor_names
@@ -63,8 +64,8 @@ _HEADER_BYTES: Final = 24_000
 _LARGEST_WIDTH: Final = 1 << 24
 
 
-@dataclass(frozen=True, eq=False)
-class LayoutKey:
+@dataclass(frozen=True, eq=False, repr=False)
+class LayoutKey(Shown):
     """A model's layout, small enough to keep and too little to rebuild the model from."""
 
     layout: Layout
@@ -88,6 +89,14 @@ class LayoutKey:
 
     units: tuple[int, ...] | None = None
     """By step: exact numbers are multiples of two to this power, and take two bytes; None: they take four."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "model": self.model,
+            "layers": len(self.layout.architecture.shapes),
+            "noise": self.noise,
+            "canon": self.canon,
+        }
 
     def __post_init__(self) -> None:
         check_steps(self.layout.steps)
