@@ -85,7 +85,8 @@ def recover(
         options: For `probe`, a `ProbeOptions`.
         progress: Called as the work goes on.
 
-    A merge that turns out to be wrong is taken back. Nothing is raised because of it: at worst the model stays as it is.
+    A merge that turns out to be wrong is taken back, and nothing is raised because of it: at worst the model stays as
+    it is.
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")

@@ -110,8 +110,8 @@ def _values(
         linear = subject.graph.maps[producer.map]
         rows = by_row(tensors[linear.weight], linear).double().cpu()
         count, columns, _ = rows.shape
-        given = inputs[producer.map].view(linear.groups, columns, -1, POSITIONS).flatten(1, 2)
-        made = (rows.reshape(linear.groups, count // linear.groups, -1) @ given).flatten(0, 1)
+        values = inputs[producer.map].view(linear.groups, columns, -1, POSITIONS).flatten(1, 2)
+        made = (rows.reshape(linear.groups, count // linear.groups, -1) @ values).flatten(0, 1)
         if linear.bias is not None:
             made = made + tensors[linear.bias].detach().double().cpu()[:, None]
         part = made[producer.offset : producer.offset + space.width * producer.repeat]

@@ -128,4 +128,4 @@ def _added(given: list[Form]) -> Form | None:
         for place, coefficient in form.lines.items():
             lines[place] = lines.get(place, 0.0) + coefficient
     valid = np.logical_and.reduce([form.valid for form in given])
-    return Form(lines, sum(form.offset for form in given), bends[0] if bends else None, valid)
+    return Form(lines, np.sum([form.offset for form in given], axis=0), bends[0] if bends else None, valid)

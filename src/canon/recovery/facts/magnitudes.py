@@ -29,10 +29,8 @@ class Magnitudes:
         self._columns: dict[str, Array] = {}
         self._flagged: dict[str, set[int]] = {}
         self._maps: dict[str, LinearMap] = {linear.weight: linear for linear in subject.graph.maps}
-        self._norms = {
-            stage.params["weight"]: stage for space in subject.graph.spaces for stage in space.stages
-            if "weight" in stage.params and stage.kind in ("norm", "scale", "instance_norm")
-        }  # fmt: skip
+        stages = (stage for space in subject.graph.spaces for stage in space.stages if "weight" in stage.params)
+        self._norms = {s.params["weight"] for s in stages if s.kind in ("norm", "scale", "instance_norm")}
 
     def after(self, tensors: Mapping[str, Tensor]) -> Magnitudes:
         """The same when some tensors have changed."""
@@ -57,7 +55,7 @@ class Magnitudes:
         for name, linear in self._maps.items():
             if name not in self._flagged:
                 self._flagged[name] = set(self._in_layer(name, linear))
-        for name, stage in self._norms.items():
+        for name in self._norms:
             if name not in self._flagged:
                 small = self._unusual(np.abs(self._parameters.array(name)).ravel())
                 self._flagged[name] = self._with_norm(name) if small.any() else set()

@@ -104,7 +104,7 @@ class Ranges(Following[Interval]):
         if linear.columns is None or linear.groups > 1:
             return low, high, evidence
         source = by_row(weight, linear)
-        bias = 0.0 if linear.bias is None else self.subject.array(linear.bias)
+        bias = np.zeros(count) if linear.bias is None else self.subject.array(linear.bias)
         bounds = [self._bounds(segment.point) for segment in linear.columns]
         if np.isfinite(bounds).all():
             low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
@@ -116,7 +116,7 @@ class Ranges(Following[Interval]):
         lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
         full = source[torch.from_numpy(rows).to(source.device)].double().cpu().numpy()
         up, down = np.maximum(full, 0.0).sum(axis=2), np.minimum(full, 0.0).sum(axis=2)
-        bias = bias if linear.bias is None else bias[rows]
+        bias = bias[rows]
         low[rows] = _product(up, lower) + _product(down, upper) + bias
         high[rows] = _product(up, upper) + _product(down, lower) + bias
         evidence[rows] = np.count_nonzero(full, axis=(1, 2))
@@ -176,7 +176,8 @@ class Ranges(Following[Interval]):
         """Intervals behind a stage."""
         low, high, evidence = given[0]
         if stage.kind == "add":
-            return sum(g[0] for g in given), sum(g[1] for g in given), np.minimum(evidence, given[-1][2])
+            low, high = (np.sum([g[end] for g in given], axis=0) for end in (0, 1))
+            return low, high, np.minimum(evidence, given[-1][2])
         if stage.kind == "mul":
             return _multiplied(given[0], given[1])
         if stage.kind == "activation":

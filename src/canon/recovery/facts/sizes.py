@@ -57,7 +57,7 @@ class Sizes(Following[Size]):
         """Sizes behind a stage."""
         move, level = given[0]
         if stage.kind == "add":
-            return sum(g[0] for g in given), sum(g[1] for g in given)
+            return np.sum([g[0] for g in given], axis=0), np.sum([g[1] for g in given], axis=0)
         if stage.kind == "mul":
             both = loudness(given[0]) * loudness(given[1])
             return both, np.zeros_like(both)

@@ -48,6 +48,8 @@ def _faint(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
     """Which channels have next to no row, or next to no column at any layer that reads them, and not both."""
     silent, unread, little = np.ones((3, space.width), dtype=bool)
     loud, read = np.zeros((2, space.width), dtype=bool)
+    for point in _bends(space):  # what is off most of the time is not silent
+        silent &= _small(facts.sizes.at(space, point)[0], FAINT)
     for consumer in space.consumers:
         columns, size = magnitudes.columns(space, consumer), facts.sizes.loudness(space, consumer.point)
         unread &= _small(columns, FAINT) & (columns > 0)
@@ -56,6 +58,12 @@ def _faint(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
         loud |= ~_small(facts.sizes.at(space, consumer.point)[0], ORDINARY)
         read |= ~_small(columns, ORDINARY)
     return np.asarray(little & (silent & read | unread & loud))
+
+
+def _bends(space: Space) -> list[int]:
+    """Where functions are applied to channels."""
+    bent = [stage for stage in space.stages if stage.kind == "activation" and stage.reach == "pointwise"]
+    return [stage.inputs[0] for stage in bent]
 
 
 def _small(values: Array, part: float) -> Array:

@@ -92,8 +92,8 @@ def _glance(subject: Subject, facts: Facts, space: Space, bent: Bent) -> bool:
         if place in form.lines:
             linear = subject.graph.maps[producer.map]
             rows = by_row(subject.tensors[linear.weight], linear)[producer.offset : producer.offset + space.width]
-            rows = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
-            parts.append(rows * form.lines[place][:, None])
+            seen = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
+            parts.append(seen * form.lines[place][:, None])
     vectors = np.concatenate(parts, axis=1)
     return _has_mirrored(
         _directions(vectors, subject.tolerance.equal, np.zeros(space.width), _homogeneous(bent, facts))
@@ -152,8 +152,8 @@ def _columns(subject: Subject, space: Space, bent: Bent) -> Array:
     for consumer in space.consumers:
         linear = subject.graph.maps[consumer.map]
         part = columns_of(subject.tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
-        part = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()
-        parts.append(part * bent.factors[consumer.point][:, None])
+        wide = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()
+        parts.append(wide * bent.factors[consumer.point][:, None])
     return np.concatenate(parts, axis=1)
 
 

@@ -37,4 +37,4 @@ def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
 
 def _moving(subject: Subject, space: Space) -> Array:
     """Channels whose rows are not zero already."""
-    return np.logical_or.reduce([subject.rows(space, producer).any(axis=1) for producer in space.producers])
+    return np.asarray(np.any([subject.rows(space, p).any(axis=1) for p in space.producers], axis=0))
