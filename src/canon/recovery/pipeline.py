@@ -25,6 +25,7 @@ from canon.graph import ChannelGraph, trace
 from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
+from canon.recovery.hollow import crop, hollow_kernels
 from canon.recovery.kernels import crop_kernels
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.passes import PASSES
@@ -139,9 +140,10 @@ class _Run:
             changed.update(cropped)
         recovered = replace_tensors(self.model, changed)
         resize_kernels(recovered, {name: -count for name, count in rings.items()})
+        recovered, hollow = self._crop(recovered)
         clock.lap("rewrite")
         agreed = None
-        if self.sanity_check and changed:
+        if self.sanity_check and (changed or hollow):
             agreed = self._compare(recovered, history, tolerance)
             clock.lap("check")
             if agreed is None:
@@ -149,13 +151,25 @@ class _Run:
         report = RecoveryReport(
             method=self.method,
             spaces=space_reports(self.graph, history),
-            cropped={name: tuple(changed[name].shape[2:]) for name in rings},
+            cropped={**{name: tuple(changed[name].shape[2:]) for name in rings}, **hollow},
             seconds=clock.laps,
             parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
             tolerance=tolerance,
             agreement=agreed,
         )
         return RecoveryResult(recovered, report)
+
+    def _crop(self, recovered: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
+        """Crop kernels whose layers alone know how; what does not leave outputs as they are is not done."""
+        kernels = hollow_kernels(recovered, self.graph)
+        if not kernels:
+            return recovered, {}
+        cropped = replace_tensors(recovered, {})
+        crop(cropped, kernels)
+        difference, size = agreement(recovered, cropped, self.example)
+        if not difference <= 1e-5 * size:
+            return recovered, {}
+        return cropped, {f"{name}.weight": cropped.get_submodule(name).kernel_size for name in kernels}  # type: ignore[misc]
 
     def take_back(self, tolerance: Tolerance) -> RecoveryResult:
         """Leave alone as few spaces as it takes, found by halving: a wrong merge costs its space, not the result."""
