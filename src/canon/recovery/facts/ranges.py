@@ -109,6 +109,7 @@ class Ranges(Following[Interval]):
         if np.isfinite(bounds).all():
             low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
             low, high = low + bias, high + bias
+            evidence = np.full(count, float(source.shape[1:].numel()))
         rows = self._candidates(linear, source)
         if not rows.size:
             return low, high, evidence
