@@ -8,7 +8,7 @@ and what comes behind it that from the outputs.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -112,6 +112,7 @@ def match(
         pairs, orders, ties = _descend(colours, list(zip(owner_outputs, chosen, strict=True)), first[0], first[1])
         if pairs is not None:
             return Match(pairs, outputs, True, orders, ties)
+    labels = [{item: (item.label, item.sizes) for item in items} for items, _ in sides]
     forward = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
     backward = [colours.backward(items, given, base) for (items, given), base in zip(sides, labels, strict=True)]
     found = _partly(owner, suspect, forward, backward)
@@ -185,10 +186,14 @@ def _descend(
 def _partly(
     owner: Sequence[Item], suspect: Sequence[Item], forward: list[dict[Item, int]], backward: list[dict[Item, int]]
 ) -> dict[Item, Item]:
-    """What is computed from the same, then what the same is made of."""
+    """What is computed from the same, and what the same is made of; whichever says more comes first."""
     found: dict[Item, Item] = {}
     taken: set[Item] = set()
-    for colour in (forward, backward):
+
+    def shared(colour: list[dict[Item, int]]) -> int:
+        return (Counter(colour[0].values()) & Counter(colour[1].values())).total()
+
+    for colour in sorted((forward, backward), key=shared, reverse=True):
         waiting: dict[int, list[Item]] = defaultdict(list)
         for item in suspect:
             if item not in taken:
