@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.containment.agreement import agreement
+from canon.containment.agreement import agreement, outputs_on_probes
 from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
@@ -23,7 +23,8 @@ from canon.containment.span import spans
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
-from canon.graph import ChannelGraph
+from canon.graph import ChannelGraph, Example, arguments
+from canon.graph.tracer import check_model
 from canon.normal import Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
@@ -109,7 +110,7 @@ def _seed(tensors: Mapping[str, Tensor]) -> int:
 def locate(
     suspect: nn.Module,
     reference: nn.Module | LayoutKey,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     ancestors: Sequence[nn.Module] = (),
 ) -> Location:
@@ -121,12 +122,14 @@ def locate(
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
         reference: The owner's model, or its layout key from `register`.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         ancestors: Public models that the owner's was made from. What they explain is then not counted.
 
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
+    check_model(suspect)
+    example = arguments(suspect, example)
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
@@ -154,16 +157,18 @@ def _located(
     example: Tensor | tuple[Any, ...],
     ancestors: Sequence[Mapping[int, Found]],
 ) -> Location:
+    theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
     walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
     found = walk.run()
     extracted = _extracted(given, owner, example, found)
-    agreed = agreement(suspect, extracted.model, example)
+    ours = outputs_on_probes(extracted.model, example)
+    agreed = agreement(theirs, ours)
     refitted: tuple[str, ...] = ()
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
         other = mirror_images(walk)
         again = _extracted(given, owner, example, other)
         names = refit(given.traced, again, other, example)
-        better = agreement(suspect, again.model, example)
+        better = agreement(theirs, outputs_on_probes(again.model, example))
         if names and better.typical <= BETTER * agreed.typical:
             extracted, agreed, refitted, found = again, better, names, with_images(other)
             if owner.traced is not None:
@@ -196,7 +201,7 @@ def _located(
     result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
         # Rows agree; whether all else does is seen in the outputs.
-        return decide(replace(findings, owner=agreement(owner.traced.model, extracted.model, example)))
+        return decide(replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours)))
     return result
 
 

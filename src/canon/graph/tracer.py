@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -14,6 +15,7 @@ from canon.graph.alike import built_alike
 from canon.graph.build import build
 from canon.graph.export import export_program, export_steps
 from canon.graph.frontend import Attach, FrontendError, Step
+from canon.graph.inputs import Example, arguments
 from canon.graph.lint import lint
 from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
@@ -27,12 +29,13 @@ Frontend = Callable[[dict[str, str]], Iterator[tuple[Step, Attach]]]
 """Given every tensor's first name by name, the steps of a forward pass."""
 
 
-def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
+def trace(model: nn.Module, example: Example) -> ChannelGraph:
     """Trace a model into channel spaces.
 
     Args:
         model: A module in evaluation mode. It is not changed, and no forward pass is run.
-        example: An input tensor, or a tuple of the forward pass's arguments. Only shapes and dtypes matter.
+        example: An input tensor, or a tuple of the forward pass's arguments, or a dict of them by name. Only shapes and
+            dtypes matter.
 
     Returns:
         The channel graph: spaces, maps, taps, and every pin with its reason.
@@ -43,17 +46,18 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
         ExampleError: The example does not fit the model.
         TraceError: The forward pass cannot be traced.
     """
-    inputs = example if isinstance(example, tuple) else (example,)
     check_model(model)
+    given = arguments(model, example)
+    inputs = given if isinstance(given, tuple) else (given,)
     check_example(model, inputs)
     try:
-        return _trace_with("fx", partial(fx_steps, model, inputs), model)
+        return _trace_with("fx", partial(fx_steps, model, inputs), model)[0]
     except FrontendError as error:
         first = error
     try:
         program = export_program(model, inputs)
-        graph = _trace_with("export", partial(export_steps, model, program), model)
-        return pin_dependent(graph, model, inputs, program)
+        graph, state = _trace_with("export", partial(export_steps, model, program), model)
+        return pin_dependent(graph, model, inputs, program, state)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -69,9 +73,7 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
         ) from first
 
 
-def trace_like(
-    model: nn.Module, example: Tensor | tuple[Any, ...], known: nn.Module, graph: ChannelGraph
-) -> ChannelGraph:
+def trace_like(model: nn.Module, example: Example, known: nn.Module, graph: ChannelGraph) -> ChannelGraph:
     """Trace a model; one that is built like another gets that one's graph.
 
     Args:
@@ -85,13 +87,19 @@ def trace_like(
     return trace(model, example)
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse what cannot be traced, with the reason."""
+def check_module(model: nn.Module) -> None:
+    """Refuse what is no model, with the way to one."""
     if not isinstance(model, nn.Module):
+        file = isinstance(model, str | Path)
         raise TraceError(
             f"expected a torch.nn.Module, got {type(model).__name__}",
-            hint="Build the model first and load the weights into it",
+            hint="canon.load(path) reads a model from a file" if file else "Build the model and load its weights first",
         )
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what cannot be traced, with the reason."""
+    check_module(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise TraceError(
             "TorchScript modules have no Python forward pass",
@@ -137,17 +145,19 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> ChannelGraph:
+def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> tuple[ChannelGraph, State]:
     state = State()
+    state.assumes = method == "export"
     tensors, aliases = tensor_names(model)
     unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
     known = {name: first for name, first in aliases.items() if first not in unsaved}
+    state.unsaved = frozenset(unsaved)
     for step, attach in frontend(known):
         state.node = step.node
         attach(_follow(state, step))
-    graph = build(state, aliases, method)
+    graph = build(state, aliases, method, tensors)
     lint(graph, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    return graph
+    return graph, state
 
 
 _SIZED = frozenset({"view", "reshape", "_unsafe_view", "expand", "expand_as", "unflatten"})
@@ -159,8 +169,10 @@ def _follow(state: State, step: Step) -> Any:
     everything = (step.args, step.kwargs)
     operands = values_in(everything)
     layouts: Any = None
+    what = step.call.name if step.call else step.reason
     for name in step.hidden:
         state.foreign.setdefault(name, step.node)
+        state.readers.setdefault(name, what)
     if step.call is None:
         state.pin_value(everything, step.reason)
     else:
@@ -179,6 +191,7 @@ def _follow(state: State, step: Step) -> Any:
     for value in operands:
         if value.param is not None:
             state.foreign.setdefault(value.param, step.node)
+            state.readers.setdefault(value.param, what)
     result = _with_layouts(step.out, layouts)
     if step.stale:
         state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")

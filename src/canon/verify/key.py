@@ -22,8 +22,10 @@ from torch import Tensor, nn
 
 from canon._files import atomic_path
 from canon._safetensors import read_key, write_safetensors
+from canon._shown import Shown
 from canon._version import __version__
 from canon.errors import CanonError, KeyFileError, VerificationError
+from canon.graph import Example, arguments
 from canon.graph.tensors import tensor_names
 from canon.normal import Outline, outline_of
 from canon.rewrite import FoldableNorm, norms_behind_layers
@@ -64,8 +66,8 @@ _HEADER_BYTES: Final = 24_000
 _LARGEST_WIDTH: Final = 1 << 24
 
 
-@dataclass(frozen=True, eq=False)
-class LayoutKey:
+@dataclass(frozen=True, eq=False, repr=False)
+class LayoutKey(Shown):
     """A model's layout, small enough to keep and too little to rebuild the model from."""
 
     layout: Layout
@@ -92,6 +94,14 @@ class LayoutKey:
 
     program: Outline | None = None
     """The model's program without its numbers; None: it cannot be told without code, or the key is an older one."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "model": self.model,
+            "layers": len(self.layout.architecture.shapes),
+            "noise": self.noise,
+            "canon": self.canon,
+        }
 
     def __post_init__(self) -> None:
         check_steps(self.layout.steps)
@@ -179,7 +189,7 @@ class LayoutKey:
 
 def register(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     numbers: int | None = None,
     robust: bool = False,
@@ -189,13 +199,13 @@ def register(
 
     Args:
         model: The owner's model, in evaluation mode.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         numbers: Exact numbers to keep per channel; None: as many as fit, from 4 to 24.
         robust: Keep more coarse numbers, up to a tenth of the model's size instead of 3%, so that channels are known
             again after stronger changes; `LayoutKey.noise` says how strong.
         seed: Of the key's secret projections; None: a fresh one, which nobody can prepare a model for.
     """
-    traced = Traced.of(model, example)
+    traced = Traced.of(model, arguments(model, example))
     seed = secrets.randbits(48) if seed is None else seed
     whole = survey(traced, seed=seed)
     if numbers is not None and not 1 <= numbers <= 1024:
