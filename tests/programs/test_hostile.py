@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import pytest
@@ -53,10 +54,8 @@ def test_three_hundred_dense_skips() -> None:
     started = time.process_time()
     suspect = dense_skips(12)
     assert house(suspect, suspect, example()).whole
-    try:
+    with contextlib.suppress(NotNormal):
         house(dense_skips(300), owner(), example())
-    except NotNormal:
-        pass
     assert time.process_time() - started < 60
 
 
@@ -65,7 +64,7 @@ def test_two_kinds_of_programs_that_keys_refuse() -> None:
     outline = key().program
     assert outline is not None
     for damage in ("call_function", "Conv2d", '"node":0', "torch.cat"):
-        with pytest.raises(ValueError, match="."):
+        with pytest.raises(ValueError, match="program|name|operand|operation"):
             Outline.unpacked(Outline(outline.text.replace(damage, "os.system")).packed())
     with pytest.raises(ValueError, match="damaged"):
         Outline.unpacked(outline.packed()[:-12])

@@ -88,7 +88,8 @@ def test_a_missing_block_is_named(way: str) -> None:
             x = torch.cat([torch.relu(self.left(x)), self.right(x)], 1)
             x = nn.functional.silu(self.norm4(self.wide(self.relu(self.norm3(x)))))
             x = self.norm6(self.narrow(self.relu(self.norm5(self.depth(x)))))
-            return self.relu(self.group(x)).mean((2, 3))
+            result: Tensor = self.relu(self.group(x)).mean((2, 3))
+            return result
 
     suspect = Less().double().eval()
     suspect.load_state_dict(owner().state_dict())
