@@ -64,7 +64,7 @@ def test_two_kinds_of_programs_that_keys_refuse() -> None:
     outline = key().program
     assert outline is not None
     for damage in ("call_function", "Conv2d", '"node":0', "torch.cat"):
-        with pytest.raises(ValueError, match="program|name|operand|operation"):
+        with pytest.raises(ValueError, match=r"program|name|operand|operation"):
             Outline.unpacked(Outline(outline.text.replace(damage, "os.system")).packed())
     with pytest.raises(ValueError, match="damaged"):
         Outline.unpacked(outline.packed()[:-12])
