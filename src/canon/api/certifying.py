@@ -9,7 +9,7 @@ from torch import fx, nn
 
 from canon.api.recovering import recover
 from canon.containment import locate
-from canon.errors import RecoveryError
+from canon.errors import RecoveryError, VerificationError
 from canon.graph import Example, arguments
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify import Certificate, Matching
@@ -17,6 +17,7 @@ from canon.verify.certificate import certify_traced
 from canon.verify.folded import certify_folded
 from canon.verify.forms import conform
 from canon.verify.naming import named_alike
+from canon.verify.programs import brought
 from canon.verify.traced import Traced
 
 
@@ -54,7 +55,14 @@ def certify(
     if isinstance(recovered, fx.GraphModule):
         recovered = named_alike(recovered, owner.architecture, example, reference=reference)
     names = None if layers is None else tuple(layers)
-    found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+    try:
+        found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+    except VerificationError:
+        housed, _ = brought(recovered, example, reference, None)
+        if housed is None or not housed.exact or housed.surplus:
+            raise
+        recovered = housed.model
+        found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
     return found if found.passed or not canonical else replace(found, location=locate(recovered, reference, example))
 
 

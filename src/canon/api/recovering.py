@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.graph import Example
+from canon.graph.tracer import check_model
 from canon.recovery import RecoveryResult
 from canon.recovery import recover as recover_with
 from canon.recovery.pipeline import Progress
@@ -39,6 +40,7 @@ def recover(
     Raises:
         RecoveryError: The recovered model does not agree with the input; the input is still what it was.
     """
+    check_model(model)
     known = _shapes_of(widths) if isinstance(widths, str) else widths
     return recover_with(
         model, example, method, widths=known, sanity_check=sanity_check, options=options, progress=progress

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.attacks import registry
 from canon.attacks.after import Step, as_steps
 from canon.attacks.axes import Axes
@@ -31,8 +32,8 @@ Progress = Callable[[int, int], None]
 """Told how many layers are written, and of how many."""
 
 
-@dataclass(frozen=True, eq=False)
-class AttackResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class AttackResult(Shown):
     """An attacked model and what was done to it."""
 
     model: nn.Module
@@ -40,6 +41,14 @@ class AttackResult:
 
     log: AttackLog
     """What was done, enough to do it again and to score a recovery."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "ops": self.log.options.ops,
+            "spaces": len(self.log.spaces),
+            "parameters": self.log.parameters,
+            "preserves": self.log.preserves,
+        }
 
 
 def attack(
@@ -138,16 +147,22 @@ class _Prepared:
     log: AttackLog
 
 
-def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
-    for name in options.ops:
+def check_ops(ops: Iterable[str]) -> None:
+    """Raise AttackError if there is no such operation."""
+    for name in ops:
         if name not in MIX:
-            registry.get(name)  # a wrong name is found before anything else
+            registry.get(name)
+
+
+def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
+    check_ops(options.ops)
     graph = trace(model, example)
-    tensors = {name: tensor.detach() for name, tensor in tensor_names(model)[0].items()}
+    named = tensor_names(model)[0]
+    tensors = {name: tensor.detach() for name, tensor in named.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     generator = torch.Generator().manual_seed(options.seed)
     plan = make_plan(graph, options, shapes, generator, ordinary_shifts(model))
-    size = count_parameters(plan, shapes)
+    size = count_parameters(plan, shapes, {name for name, one in named.items() if isinstance(one, nn.Parameter)})
     if size > options.max_parameters:
         raise AttackError(
             f"the attacked model would have {size:,} parameters, more than {options.max_parameters:,}",

@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from canon._files import check_outputs, write_text
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.inputs import ExampleFile, moved
@@ -39,6 +40,7 @@ Ops = Annotated[
     list[str] | None,
     typer.Option(
         "--op",
+        autocompletion=completion.operations,
         help="nso_zero, nso_clique, nso_split, dead_range, dead_data, odd_group, odd_replace, entangled, tiny_column, "
         "noisy_clique, in the order given; or mix-opseq[-per-merge-group].",
     ),
@@ -89,6 +91,7 @@ def attack(
     """Inject, shuffle and scale channels so that MODEL computes the same and looks like another."""
     from canon.attacks import AttackOptions, attack_with
     from canon.attacks.after import as_steps
+    from canon.attacks.pipeline import check_ops
     from canon.io import check_format, save
 
     talker = Talker(as_json)
@@ -102,6 +105,7 @@ def attack(
         select=tuple(select or ()),
         sequence_length=sequence_length,
     )
+    check_ops(options.ops)
     steps = as_steps(after or ())
     place = parse_device(device)
     check_format(out)

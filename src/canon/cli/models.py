@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.inputs import load_example
 from canon.cli.options import parse_limits, parse_size
@@ -20,6 +21,7 @@ Model = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
+        autocompletion=completion.models,
         help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), a folder of transformers or diffusers "
         "(config.json and safetensors files), or the name of an architecture.",
     ),

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canon._files import check_outputs, write_text
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.inputs import ExampleFile, moved
@@ -44,7 +45,15 @@ ReportFile = Annotated[
     Path | None,
     typer.Option("--report", dir_okay=False, help="Where to write what was found: a page (.html) or every decision."),
 ]
-Method = Annotated[str, typer.Option("--method", "-m", help="exact (from the weights) or probe (from activations).")]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        "-m",
+        autocompletion=completion.methods,
+        help="exact (from the weights) or probe (from activations).",
+    ),
+]
 Widths = Annotated[
     str | None,
     typer.Option("--widths", help="The clean widths, if known: a model name, or a file of the original."),
@@ -74,10 +83,13 @@ def recover(
     """Undo structural obfuscation of MODEL and write an ordinary, compact model. The input file is not changed."""
     from canon import api
     from canon.io import check_format, save
+    from canon.recovery.pipeline import METHODS
     from canon.recovery.probe import ProbeOptions
     from canon.report import check_report, write_report
 
     talker = Talker(as_json)
+    if method not in METHODS:
+        raise typer.BadParameter(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}")
     place = parse_device(device)
     check_format(out)
     is_page = report is not None and report.suffix.lower() in (".html", ".htm")

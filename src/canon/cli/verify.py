@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canon._files import atomic_path
+from canon.cli import completion
 from canon.cli.claiming import (
     ClaimFile,
     Claims,
@@ -56,6 +57,7 @@ Suspect = Annotated[
     str,
     typer.Argument(
         metavar="SUSPECT",
+        autocompletion=completion.models,
         help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
     ),
 ]

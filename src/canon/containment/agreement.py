@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
+from canon.errors import VerificationError
 from canon.graph import probes
 from canon.verify.function import outputs_of
 
 PROBES: Final = 4
 """Random inputs to compare on."""
+
+SEEN: Final = 4e-3
+"""Outputs that move by less than this part of their size are compared by it: float32 would show rounding otherwise."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,7 @@ class Agreement:
     """How far the outputs of two models are apart."""
 
     difference: float
-    """Largest difference, relative to how far outputs lie from their mean over probes."""
+    """Largest difference, relative to how far outputs lie from their mean over probes, as far as that can be seen."""
 
     typical: float
     """Root of the mean squared difference, relative to the same of the outputs, counted from their mean."""
@@ -32,23 +38,32 @@ class Agreement:
     """How many random inputs."""
 
 
-def agreement(first: nn.Module, second: nn.Module, example: Tensor | tuple[Any, ...], *, seed: int = 0) -> Agreement:
-    """Compare the outputs of two models; those of the first are what differences are measured by.
+def outputs_on_probes(model: nn.Module, example: Tensor | tuple[Any, ...], *, seed: int = 0) -> Tensor:
+    """What a model computes on some random inputs, the same for every model; at once, where it takes so many."""
+    calls = probes(example, PROBES, seed)
+    if len(calls) > 1 and len(calls[0]) == 1 and isinstance(calls[0][0], Tensor):
+        with suppress(VerificationError):
+            whole = torch.cat([x for (x,) in calls])
+            found = outputs_of(model, [(whole,)])
+            if len(found) == len(whole):
+                return found
+    return outputs_of(model, calls)
+
+
+def agreement(first: Tensor, second: Tensor) -> Agreement:
+    """Compare the outputs of two models on the same inputs; the first are what differences are measured by.
 
     A difference counts by how far outputs lie from their mean over probes, so that a large constant hides nothing.
     """
-    calls = probes(example, PROBES, seed)
-    a, b = (outputs_of(model, calls) for model in (first, second))
-    if a.shape != b.shape:
-        return Agreement(inf, inf, 0.0, len(a))
-    around = a - a.mean(dim=0)
-    gap, spread = float((a - b).abs().max()), float(around.abs().max()) or float(a.abs().max())
-    same = float((a.argmax(dim=1) == b.argmax(dim=1)).double().mean()) if a.shape[1] > 1 else 1.0
+    if first.shape != second.shape:
+        return Agreement(inf, inf, 0.0, len(first))
+    around, apart = first - first.mean(dim=0), first - second
+    same = float((first.argmax(dim=1) == second.argmax(dim=1)).double().mean()) if first.shape[1] > 1 else 1.0
     return Agreement(
-        difference=_ratio(gap, spread),
-        typical=_ratio(float((a - b).norm()), float(around.norm())),
+        difference=_ratio(float(apart.abs().max()), float(torch.maximum(around.abs().max(), SEEN * first.abs().max()))),
+        typical=_ratio(float(apart.norm()), float(torch.maximum(around.norm(), SEEN * first.norm()))),
         same_decision=same,
-        probes=len(a),
+        probes=len(first),
     )
 
 

@@ -41,4 +41,4 @@ def updates(portrait: Portrait, suspect: Mapping[int, Found], ancestor: Mapping[
 
 
 def _rows(features: Tensor, step: Step) -> Tensor:
-    return directions(features, step.parts)[0]
+    return directions(features, step.parts)[0].double()

@@ -48,7 +48,7 @@ def join_constants(
         scales: By tap: the suspect's scales.
         blocks: Of the suspect's and of the owner's channels: the block that each may not leave.
     """
-    still, singles = yardstick.stillness(features)
+    still = yardstick.stillness(features)
     here, own = torch.nonzero(still).flatten(), torch.nonzero(yardstick.still).flatten()
     if not here.numel():
         return pairs, accepted
@@ -56,7 +56,7 @@ def join_constants(
     match[here] = -1
     best[own] = -1
     if own.numel():
-        gap = torch.cdist(singles[here], yardstick.singles[own])
+        gap = torch.cdist(yardstick.singles_of(features[here]), yardstick.singles[own])
         gap.masked_fill_(blocks[0][here, None] != blocks[1][own], float("inf"))
         least, nearest = gap.min(dim=1)
         target = torch.where(least <= ALIKE, _stand_in(own, step)[nearest], -1)

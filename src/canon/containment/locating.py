@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.containment.agreement import agreement
+from canon.containment.agreement import agreement, outputs_on_probes
 from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
@@ -24,11 +24,14 @@ from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
+from canon.graph.tracer import check_model
+from canon.normal import Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait, with_luck
+from canon.verify.programs import as_given
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
@@ -60,6 +63,9 @@ class Owner:
     layout: Layout | None = None
     """Exact figures of a key."""
 
+    program: Outline | None = None
+    """A key's program."""
+
     @staticmethod
     def of(reference: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Owner:
         """From a model or a layout key."""
@@ -69,7 +75,14 @@ class Owner:
                 raise KeyFileError(
                     "the key was made before keys could locate a network", hint="Make it again with `canon register`"
                 )
-            return Owner(layout.architecture, portrait, reference.norms, reference.skeleton, layout=layout)
+            return Owner(
+                layout.architecture,
+                portrait,
+                reference.norms,
+                reference.skeleton,
+                layout=layout,
+                program=reference.program,
+            )
         traced = Traced.of(reference, example)
         traced.check_finite()
         seed = _seed(traced.tensors)
@@ -115,23 +128,25 @@ def locate(
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
+    check_model(suspect)
     example = arguments(suspect, example)
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
-        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole)
+        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program)
     except OtherNetwork as error:
         return Location("not decided", f"nothing could be compared: {error}", 0.0, 0.0, None, None, None)
     with torch.no_grad():
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
-        return _located(suspect, given, owner, example, known)
+        running = suspect if given.housed is None else as_given(suspect, given.housed)
+        return _located(running, given, owner, example, known)
 
 
 def _ancestor(
     model: nn.Module, owner: Owner, example: Tensor | tuple[Any, ...], whole: nn.Module | None
 ) -> dict[int, Found]:
     """What the ancestor has of the owner's network."""
-    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole).traced
+    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program).traced
     return Walk(traced.graph, traced.tensors, owner.portrait).run()
 
 
@@ -142,16 +157,18 @@ def _located(
     example: Tensor | tuple[Any, ...],
     ancestors: Sequence[Mapping[int, Found]],
 ) -> Location:
+    theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
     walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
     found = walk.run()
     extracted = _extracted(given, owner, example, found)
-    agreed = agreement(suspect, extracted.model, example)
+    ours = outputs_on_probes(extracted.model, example)
+    agreed = agreement(theirs, ours)
     refitted: tuple[str, ...] = ()
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
         other = mirror_images(walk)
         again = _extracted(given, owner, example, other)
         names = refit(given.traced, again, other, example)
-        better = agreement(suspect, again.model, example)
+        better = agreement(theirs, outputs_on_probes(again.model, example))
         if names and better.typical <= BETTER * agreed.typical:
             extracted, agreed, refitted, found = again, better, names, with_images(other)
             if owner.traced is not None:
@@ -184,7 +201,7 @@ def _located(
     result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
         # Rows agree; whether all else does is seen in the outputs.
-        return decide(replace(findings, owner=agreement(owner.traced.model, extracted.model, example)))
+        return decide(replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours)))
     return result
 
 

@@ -85,7 +85,7 @@ def compare(
             cosine.scatter_(1, index[:, None], -1.0)
         else:
             cosine.masked_fill_(leader[index][:, None] == leader, -1.0)
-        found.append((index, best, cosine.max(dim=1).values, sign))
+        found.append((index, best, cosine.amax(dim=1), sign))
     index, best, following, sign = (torch.cat(column) for column in zip(*found, strict=True))
     return Pairs(index, best.double(), following.double(), sign)
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from canon.errors import VerificationError
-from canon.graph.tensors import tensor_names
-from canon.rewrite import FoldableNorm, replace_tensors, resize_kernels
+from canon._memory import separate
+from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
+from canon.graph.tensors import StoredTensors, clone_with, not_finite, tensor_names
+from canon.normal import Housed, Outline
+from canon.rewrite import FoldableNorm, resize_kernels
 from canon.verify.architecture import Architecture
 from canon.verify.forms import Form, conform
 from canon.verify.naming import named_alike
+from canon.verify.programs import brought
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
@@ -33,6 +38,9 @@ class Suspect:
     cropped: tuple[str, ...]
     """Layers whose kernels had grown."""
 
+    housed: Housed | None = None
+    """How it was brought into the owner's program, where it was another one."""
+
 
 def prepare(
     model: nn.Module,
@@ -41,23 +49,52 @@ def prepare(
     norms: Iterable[FoldableNorm] | None,
     example: Tensor | tuple[Any, ...],
     reference: nn.Module | None,
+    program: Outline | None = None,
 ) -> Suspect:
-    """Bring a suspect into the owner's form.
+    """Bring a suspect into the owner's form; where it is another program, into the owner's.
 
     Raises:
         OtherNetwork: It has other layers than the owner's network, or they are wired in another way.
     """
+    try:
+        return _prepare(model, architecture, skeleton, norms, example, reference)
+    except (OtherNetwork, UnsupportedModelError, ExampleError) as error:
+        housed, _ = brought(model, fitting(example, model), reference, program)
+        if housed is None:
+            raise
+        try:
+            found = _prepare(housed.model, architecture, skeleton, norms, example, reference)
+        except CanonError:
+            raise error from None
+        return replace(found, housed=housed)
+
+
+def _prepare(
+    model: nn.Module,
+    architecture: Architecture,
+    skeleton: str | None,
+    norms: Iterable[FoldableNorm] | None,
+    example: Tensor | tuple[Any, ...],
+    reference: nn.Module | None,
+) -> Suspect:
     pairs = None if norms is None else tuple(norms)
     example = fitting(example, model)
     model = named_alike(model, architecture, example, reference=reference, norms=pairs or ())
+    whole, rings = tensor_names(model)[0], _grown(model, architecture.shapes)
+    model = _cropped(model, rings) if rings else model
     traced = Traced.of(model, example)
     formed, form = conform(model, pairs, example, graph=traced.graph)
-    formed, cropped = _crop(formed, architecture.shapes)
     if formed is not model:
         traced = Traced.of(formed, example)
+    elif rings:
+        shapes = {name: traced.tensors[name].shape for name in rings}
+        traced = replace(traced, tensors=_Cropped(whole, shapes))
     _check(architecture, traced, skeleton)
-    traced.check_finite()
-    return Suspect(traced, form, cropped)
+    # Weights of layers are looked at when their rows are described.
+    seen = {linear.weight for linear in traced.graph.maps}
+    for name in not_finite((name, traced.tensors[name]) for name in traced.tensors if name not in seen):
+        raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)
+    return Suspect(traced, form, tuple(name.removesuffix(".weight") for name in rings))
 
 
 def fitting(example: Tensor | tuple[Any, ...], model: nn.Module) -> Tensor | tuple[Any, ...]:
@@ -86,15 +123,50 @@ def _check(expected: Architecture, traced: Traced, skeleton: str | None) -> None
         raise OtherNetwork("the suspect has the owner's layers, wired in another way")
 
 
-def _crop(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.Module, tuple[str, ...]]:
-    """Kernels that grew, with their padding, without what grew.
+class _Cropped(StoredTensors):
+    """A model's tensors, some kernels without what grew; these are written when they are first asked for.
 
-    What was added may hold anything where surplus channels are read or made. Whether it does nothing is seen in the
-    outputs, which are compared with those of the suspect as it was given.
+    What grew is most of the suspect. The rest is kept until it is asked for again: rows are described, then extracted.
     """
+
+    def __init__(self, tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
+        self.tensors, self.shapes = tensors, shapes
+        self.kept: dict[str, Tensor] = {}
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name in self.kept:
+            return self.kept.pop(name)
+        tensor = self.tensors[name].detach()
+        if name in self.shapes:
+            tensor = self.kept[name] = _inner(tensor, self.shapes[name])
+        return tensor
+
+    def shape(self, name: str) -> torch.Size:
+        """A tensor's shape."""
+        return self.shapes[name] if name in self.shapes else self.tensors[name].shape
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tensors)
+
+    def __len__(self) -> int:
+        return len(self.tensors)
+
+
+def _inner(weight: Tensor, shape: torch.Size) -> Tensor:
+    """The middle of every kernel. Choosing places of flat kernels takes a fifth of what copying a view does."""
+    large = weight.shape[2:]
+    places = torch.arange(prod(large)).view(large)
+    for axis, (before, after) in enumerate(zip(large, shape[2:], strict=True)):
+        places = places.narrow(axis, (before - after) // 2, after)
+    found = separate((shape[0] * shape[1], prod(shape[2:])), weight)
+    torch.index_select(weight.reshape(-1, prod(large)), 1, places.flatten().to(weight.device), out=found)
+    return found.view(shape)
+
+
+def _grown(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """By weight whose kernel has grown, with its padding: by how many entries on every side."""
     tensors, _ = tensor_names(model)
     modules = dict(model.named_modules())
-    changed: dict[str, Tensor] = {}
     rings: dict[str, int] = {}
     for name, shape in shapes.items():
         weight, layer = tensors.get(f"{name}.weight"), modules.get(name)
@@ -103,14 +175,24 @@ def _crop(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> tuple[nn.M
         grown = {(big - small) / 2 for big, small in zip(weight.shape[2:], shape[2:], strict=True)}
         count = grown.pop()
         padding = getattr(layer, "padding", ())
-        if grown or count < 1 or count % 1 or not isinstance(padding, tuple) or min(padding, default=0) < count:
-            continue
-        inner = weight.detach()
-        for axis in range(2, weight.ndim):
-            inner = inner.narrow(axis, int(count), shape[axis])
-        changed[f"{name}.weight"], rings[f"{name}.weight"] = inner, -int(count)
-    if not changed:
-        return model, ()
-    result = replace_tensors(model, changed)
-    resize_kernels(result, rings)
-    return result, tuple(name.removesuffix(".weight") for name in changed)
+        if not grown and count >= 1 and not count % 1 and isinstance(padding, tuple) and min(padding) >= count:
+            rings[f"{name}.weight"] = int(count)
+    return rings
+
+
+def _cropped(model: nn.Module, rings: Mapping[str, int]) -> nn.Module:
+    """Kernels that grew, with their padding, without what grew; the result shares the model's tensors.
+
+    What was added may hold anything where surplus channels are read or made. Whether it does nothing is seen in the
+    outputs, which are compared with those of the suspect as it was given.
+    """
+    tensors, _ = tensor_names(model)
+    shared: dict[int, Tensor] = {id(tensor): tensor for tensor in tensors.values()}
+    for name, count in rings.items():
+        inner = tensors[name].detach()
+        for axis in range(2, inner.ndim):
+            inner = inner.narrow(axis, count, inner.shape[axis] - 2 * count)
+        shared[id(tensors[name])] = nn.Parameter(inner, requires_grad=False)
+    result = clone_with(model, shared)
+    resize_kernels(result, {name: -count for name, count in rings.items()})
+    return result

@@ -18,7 +18,7 @@ from torch import Tensor
 from canon.containment.constants import join_constants
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
 from canon.containment.yardstick import Yardstick
-from canon.describe import Coordinates
+from canon.describe import Array, Coordinates
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Space
 from canon.verify.layout import Step, check_complete, ratios
@@ -46,7 +46,7 @@ class Found:
     bar: float
     leader: Tensor
     features: Tensor
-    """For every channel of the owner's: what is known of the suspect's channel that is most like it."""
+    """For every channel of the owner's: what is known of the suspect's channel that is most like it; float32."""
 
     silent: Tensor
     """For every channel of the owner's: whether nothing that reads it sees it change."""
@@ -90,6 +90,14 @@ class Found:
         return frozenset(tap for tap, factor in self.settled.items() if not bool((factor == 1).all()))
 
 
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """What is kept of a description when channels were compared by it: features take more memory than layers do."""
+
+    scales: Mapping[int, Tensor]
+    constants: Mapping[int, Array]
+
+
 class Walk:
     """Sweeps over the owner's steps."""
 
@@ -99,7 +107,7 @@ class Walk:
         self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
         self.final = {step.space: index for index, step in enumerate(portrait.steps)}
         self.found: dict[int, Found] = {}
-        self._descriptions: dict[tuple[int, tuple[int, ...]], tuple[object, Description]] = {}
+        self._measured: dict[tuple[int, tuple[int, ...]], tuple[object, Measured]] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
         for step in portrait.steps:
@@ -121,23 +129,26 @@ class Walk:
         for index, step in enumerate(self.portrait.steps):
             space = self._space(step)
             basis = (index, self.side.state(step.maps))
-            told = self._told(step, space)
+            measured, told = self._told(step, space)
             old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
-                self._match(index, step, space, told)
+                self._match(index, step, space, self.side.describe(space, step.maps) if told is None else told)
                 self._seen[space.id] = basis
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
             if movable(space):
-                self._place(step, space, told)
+                self._place(step, space, measured)
 
-    def _told(self, step: Step, space: Space) -> Description:
-        """What a step says of the suspect; as long as nothing that it rests on has changed, it was said before."""
+    def _told(self, step: Step, space: Space) -> tuple[Measured, Description | None]:
+        """What a step says of the suspect; scales alone where nothing that it rests on has changed since."""
         state, place = self.side.state(step.maps), (space.id, step.maps)
-        if place not in self._descriptions or self._descriptions[place][0] != state:
-            self._descriptions[place] = (state, self.side.describe(space, step.maps))
-        return self._descriptions[place][1]
+        if place in self._measured and self._measured[place][0] == state:
+            return self._measured[place][1], None
+        told = self.side.describe(space, step.maps)
+        measured = Measured(told.scales, told.constants)
+        self._measured[place] = (state, measured)
+        return measured, told
 
     def _space(self, step: Step) -> Space:
         """A key comes from a file, and may ask for what this network does not have."""
@@ -194,7 +205,7 @@ class Walk:
         read = {self.graph.taps[stage.inputs[0]] for stage in space.stages if stage.kind == "norm"}
         return any(tap in free and tap not in read for tap in self.graph.space_taps(space))
 
-    def _place(self, step: Step, space: Space, told: Description) -> None:
+    def _place(self, step: Step, space: Space, told: Measured) -> None:
         found = self.found[space.id]
         match = found.accepted.match
         member = match.clamp(min=0)
@@ -208,7 +219,8 @@ class Walk:
         found.factors.update(against(member))
         if not step.last:
             leader = step.leader[member]
-            factors = {tap: factor.numpy() for tap, factor in against(leader).items()}
+            # What is nobody's has no factor: whichever it was given, nothing that reads it would have changed.
+            factors = {tap: torch.where(match >= 0, f, 1.0).numpy() for tap, f in against(leader).items()}
             index = torch.where(match >= 0, leader, -1).numpy().astype(np.int64)
             named = Coordinates(index, len(step.label), factors, told.constants)
             self.side.place(space, named, frozenset(factors))
@@ -219,7 +231,7 @@ def _best(features: Tensor, accepted: Accepted, pairs: Pairs, step: Step) -> Ten
     at = accepted.best.clamp(min=0)
     sign = torch.where(pairs.flipped, -1.0, 1.0).double()[at, None]
     odd = torch.cat([torch.full((part.columns,), part.numbers > 1 or not part.exact) for part in step.parts])
-    return features[at] * torch.where(odd, sign, 1.0)
+    return (features[at] * torch.where(odd, sign, 1.0)).float()
 
 
 def _unfitting(space: Space | None) -> KeyFileError:

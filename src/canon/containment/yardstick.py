@@ -60,10 +60,14 @@ class Yardstick:
         directions, singles = _split(features, self.parts, -1.0 if flipped else 1.0)
         return _combined(directions, singles, self.weights, self.centre)
 
-    def stillness(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Which of a suspect's channels have no direction at all, and the single numbers of all of them."""
-        directions, singles = _split(features, self.parts)
-        return _still(directions, singles), singles
+    def stillness(self, features: Tensor) -> Tensor:
+        """Which of a suspect's channels have no direction at all."""
+        known = torch.tensor([part.numbers > 1 for part in self.parts for _ in range(part.columns)], dtype=torch.bool)
+        return ~features[:, known].any(dim=1)
+
+    def singles_of(self, features: Tensor) -> Tensor:
+        """The single numbers of some of a suspect's channels, on their circles."""
+        return _split(features, self.parts)[1]
 
     @cached_property
     def dimension(self) -> float:

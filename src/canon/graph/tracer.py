@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -86,13 +87,19 @@ def trace_like(model: nn.Module, example: Example, known: nn.Module, graph: Chan
     return trace(model, example)
 
 
-def check_model(model: nn.Module) -> None:
-    """Refuse what cannot be traced, with the reason."""
+def check_module(model: nn.Module) -> None:
+    """Refuse what is no model, with the way to one."""
     if not isinstance(model, nn.Module):
+        file = isinstance(model, str | Path)
         raise TraceError(
             f"expected a torch.nn.Module, got {type(model).__name__}",
-            hint="Build the model first and load the weights into it",
+            hint="canon.load(path) reads a model from a file" if file else "Build the model and load its weights first",
         )
+
+
+def check_model(model: nn.Module) -> None:
+    """Refuse what cannot be traced, with the reason."""
+    check_module(model)
     if isinstance(model, torch.jit.ScriptModule):
         raise TraceError(
             "TorchScript modules have no Python forward pass",

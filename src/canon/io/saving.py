@@ -13,6 +13,7 @@ from canon._files import OutputError, atomic_path
 from canon._safetensors import write_safetensors
 from canon._version import __version__
 from canon.graph import Example, arguments
+from canon.graph.tracer import check_module
 from canon.io.architecture import is_factory
 from canon.io.formats import METADATA
 from canon.io.program import save_program
@@ -47,6 +48,7 @@ def save(
     Raises:
         OutputError: The file cannot be written there, or not in that format.
     """
+    check_module(model)
     target = Path(path)
     check_format(target)
     if not target.suffix:

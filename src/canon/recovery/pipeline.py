@@ -19,15 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import RecoveryError, UnsupportedModelError
 from canon.graph import ChannelGraph, Example, arguments, trace
 from canon.graph.tensors import not_finite, tensor_names
+from canon.recovery.engine import History, run
+from canon.recovery.facts import Facts, Subject
 from canon.recovery.kernels import crop_kernels
-from canon.recovery.outcome import Reduction
 from canon.recovery.partition import Classes, Refinement
+from canon.recovery.passes import PASSES
+from canon.recovery.passes.compact import compact
 from canon.recovery.probe import ProbeOptions, probe_classes
-from canon.recovery.reduce import reduce
-from canon.recovery.report import RecoveryReport, space_report
+from canon.recovery.report import RecoveryReport, space_reports
 from canon.recovery.sanity import agreement
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import replace_tensors
@@ -39,9 +42,15 @@ Progress = Callable[[str, int, int], None]
 METHODS = ("exact", "probe")
 """How channels can be compared."""
 
+PROBE_PASSES = (compact,)
+"""The paper's method knows nothing else."""
 
-@dataclass(frozen=True)
-class RecoveryResult:
+MOST_TAKEN_BACK = 8
+"""Spaces that are left alone one by one; then all of them are."""
+
+
+@dataclass(frozen=True, repr=False)
+class RecoveryResult(Shown):
     """A recovered model and the record of how it came about."""
 
     model: nn.Module
@@ -49,6 +58,9 @@ class RecoveryResult:
 
     report: RecoveryReport
     """What was found and why."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return self.report._shown()
 
 
 def recover(
@@ -73,8 +85,7 @@ def recover(
         options: For `probe`, a `ProbeOptions`.
         progress: Called as the work goes on.
 
-    Raises:
-        RecoveryError: The recovered model does not agree with the input; the input is still what it was.
+    A merge that turns out to be wrong is taken back. Nothing is raised because of it: at worst the model stays as it is.
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
@@ -88,14 +99,12 @@ def recover(
     clock.lap("trace")
     run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock)
     tolerance = Tolerance.for_tensors(tensors.values())
-    try:
-        return run.attempt(tolerance)
-    except RecoveryError:
-        strict = tolerance.strict()
-        if strict == tolerance:
-            raise
+    for attempt in (tolerance, tolerance.strict()):
         # Tolerances leave room for noise. Somebody may have hidden real differences in that room.
-        return run.attempt(strict)
+        result = run.attempt(attempt, frozenset())
+        if result is not None:
+            return result
+    return run.take_back(tolerance.strict())
 
 
 @dataclass(frozen=True)
@@ -113,27 +122,33 @@ class _Run:
     progress: Progress | None
     clock: Clock
 
-    def attempt(self, tolerance: Tolerance) -> RecoveryResult:
-        """The stages from classes to a checked model."""
-        clock, graph, tensors = self.clock, self.graph, self.tensors
+    def attempt(self, tolerance: Tolerance, barred: frozenset[int]) -> RecoveryResult | None:
+        """A compact model that computes the same; None: it does not.
+
+        Args:
+            tolerance: What counts as equal and as zero.
+            barred: Spaces that must stay as they are.
+        """
+        clock, tensors = self.clock, self.tensors
+        subject = Subject(self.graph, tensors, tolerance, self.widths)
+        subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
-            classes = self._find_classes(tolerance)
-            clock.lap("describe")
-            reduction = reduce(graph, tensors, classes, tolerance, self.widths)
-            clock.lap("reduce")
-            changed = dict(reduction.tensors)
-            cropped, rings = crop_kernels(graph, ChainMap(changed, tensors), reduction.rings)
+            history = run(subject, PASSES if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
+            changed = dict(history.changed)
+            cropped, rings = crop_kernels(history.subject.graph, ChainMap(changed, tensors), history.rings)
             changed.update(cropped)
         recovered = replace_tensors(self.model, changed)
         resize_kernels(recovered, {name: -count for name, count in rings.items()})
         clock.lap("rewrite")
         agreed = None
         if self.sanity_check and changed:
-            agreed = _check(self.model, recovered, self.example, reduction, tolerance)
+            agreed = self._compare(recovered, history, tolerance)
             clock.lap("check")
+            if agreed is None:
+                return None
         report = RecoveryReport(
             method=self.method,
-            spaces=tuple(space_report(s, reduction.outcomes[s.id]) for s in graph.spaces),
+            spaces=space_reports(self.graph, history),
             cropped={name: tuple(changed[name].shape[2:]) for name in rings},
             seconds=clock.laps,
             parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
@@ -142,17 +157,61 @@ class _Run:
         )
         return RecoveryResult(recovered, report)
 
-    def _find_classes(self, tolerance: Tolerance) -> dict[int, Classes]:
-        progress, tensors, report = self.progress, self.tensors, None
+    def take_back(self, tolerance: Tolerance) -> RecoveryResult:
+        """Leave alone as few spaces as it takes, found by halving: a wrong merge costs its space, not the result."""
+        barred: frozenset[int] = frozenset()
+        while True:
+            suspected = [s.id for s in self.graph.spaces if not s.pins and s.id not in barred]
+            result = self.attempt(tolerance, barred)
+            if result is not None:
+                return result
+            if len(barred) == MOST_TAKEN_BACK:
+                barred = barred.union(suspected)
+                continue
+            low, high = 0, len(suspected)
+            while high - low > 1:  # with all behind `low` barred it is right, with all behind `high` it is wrong
+                middle = (low + high) // 2
+                if self.attempt(tolerance, barred.union(suspected[middle:])) is None:
+                    high = middle
+                else:
+                    low = middle
+            if not suspected:
+                raise RecoveryError(
+                    "the copy of the model differs from the input model",
+                    hint="The input model is unchanged; please report the case",
+                )
+            barred = barred | {suspected[low]}
+
+    def _know(self, subject: Subject) -> Facts:
+        return Facts(subject, self._find_classes)
+
+    def _find_classes(self, subject: Subject) -> dict[int, Classes]:
+        self.clock.lap("passes")
+        progress, report = self.progress, None
         if progress is not None:
 
             def report(done: int, total: int) -> None:
                 progress("describe", done, total)
 
+        graph, tensors, tolerance = subject.graph, subject.tensors, subject.tolerance
         if self.method == "exact":
-            return Refinement(self.graph, tensors, tolerance, report).run()
-        chosen = ProbeOptions() if self.options is None else self.options
-        return probe_classes(self.model, self.example, self.graph, tensors, tolerance, chosen, report)
+            found = Refinement(graph, tensors, tolerance, report).run()
+        else:
+            chosen = ProbeOptions() if self.options is None else self.options
+            found = probe_classes(self.model, self.example, graph, tensors, tolerance, chosen, report)
+        self.clock.lap("describe")
+        return found
+
+    def _compare(self, recovered: nn.Module, history: History, tolerance: Tolerance) -> float | None:
+        """How far outputs differ, relative to the largest; None: more than the agreement of channels explains."""
+        outcomes = [outcome for known in history.outcomes.values() for outcome, _ in known]
+        spread = max((float(outcome.classes.spread.max()) for outcome in outcomes), default=0.0)
+        # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
+        allowed = 1e-3 + 10 * tolerance.rounding + 100 * spread
+        difference, size = agreement(self.model, recovered, self.example)
+        if not difference <= allowed * size:
+            return None
+        return difference / size if size else difference
 
 
 def known_widths(graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | None) -> dict[int, int]:
@@ -199,20 +258,6 @@ def check_finite(tensors: Mapping[str, Tensor], later: frozenset[str]) -> None:
             "tensor holds NaN or infinity", where=name,
             hint="The model is damaged; recovery compares weights and cannot use them",
         )  # fmt: skip
-
-
-def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction, tolerance: Tolerance) -> float:
-    spread = max((float(o.classes.spread.max()) for o in reduction.outcomes.values()), default=0.0)
-    # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
-    allowed = 1e-3 + 10 * tolerance.rounding + 100 * spread
-    difference, size = agreement(model, recovered, example)
-    if not difference <= allowed * size:
-        raise RecoveryError(
-            f"the recovered model differs from the input model: largest output {size:.6g}, "
-            f"largest difference {difference:.6g}, allowed {allowed * size:.6g}",
-            hint="The input model is unchanged; please report the case",
-        )
-    return difference / size if size else difference
 
 
 def _parameters(tensors: Mapping[str, Tensor]) -> int:

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import KeyFileError, VerificationError
 from canon.graph import ChannelGraph, Example, Space, arguments
+from canon.graph.tracer import check_module
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
@@ -68,8 +70,8 @@ class SpaceMatch:
     """Whether the order is given, so that there is nothing to match."""
 
 
-@dataclass(frozen=True, eq=False)
-class Alignment:
+@dataclass(frozen=True, eq=False, repr=False)
+class Alignment(Shown):
     """A model in another one's layout."""
 
     model: nn.Module
@@ -83,6 +85,14 @@ class Alignment:
 
     gains: Mapping[str, Mapping[int, Tensor]]
     """By space and tap: the factor that each channel was multiplied by, in the reference's order."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "established": self.established,
+            "spaces": len(self.spaces),
+            "distinct": self.distinct,
+            "worst": self.worst,
+        }
 
     @property
     def matched(self) -> tuple[SpaceMatch, ...]:
@@ -162,6 +172,8 @@ def align(
         model = named_alike(model, layout.architecture, example, reference=reference)
         traced = Traced.like(model, example, owner)
     else:
+        if not isinstance(reference, Layout | LayoutKey):
+            check_module(reference)
         layout, norms = (reference.layout, reference.norms) if isinstance(reference, LayoutKey) else (reference, None)
         traced = Traced.of(named_alike(model, layout.architecture, example, norms=norms or ()), example)
     traced.check_finite()

@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import VerificationError
 from canon.graph import ChannelGraph, Example, arguments
 from canon.graph.tensors import tensor_names
@@ -81,8 +82,8 @@ class SweepRow:
     passed: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(Shown):
     """What Tier 1 found."""
 
     tolerance: float
@@ -111,6 +112,15 @@ class Certificate:
 
     location: Located | None = None
     """Where the reference's network stands in the model, looked for where the certificate does not pass."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "passed": self.passed,
+            "layers": len(self.layers),
+            "failed": [layer.name for layer in self.failed],
+            "differing": list(self.differing),
+            "tolerance": self.tolerance,
+        }
 
     @property
     def passed(self) -> bool:

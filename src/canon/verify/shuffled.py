@@ -26,16 +26,18 @@ def shuffled_cosine(linear: LinearMap, tensors: Mapping[str, Tensor]) -> float:
     weight = tensors[linear.weight].detach()
     rows = weight.movedim(linear.row_axis, 0).flatten(1).float().cpu()
     norms = rows.norm(dim=1)
-    rows, norms = rows[norms > 0], norms[norms > 0]
-    if not len(rows) or rows.shape[1] < 2:
+    used = torch.nonzero(norms > 0).flatten()
+    if not len(used) or rows.shape[1] < 2:
         return 1.0
-    unit = rows / norms[:, None]
     generator = torch.Generator().manual_seed(rows.shape[1])
-    chosen = torch.randperm(len(unit), generator=generator)
-    moved = unit[chosen[:SAMPLE]][:, torch.randperm(rows.shape[1], generator=generator)]
-    cosine = (moved @ unit[chosen[:COMPARED]].T).abs().amax(dim=1)
+    chosen = used[torch.randperm(len(used), generator=generator)]
+    some = chosen[:SAMPLE]
+    moved = (rows[some] / norms[some, None])[:, torch.randperm(rows.shape[1], generator=generator)]
+    compared = min(len(used), COMPARED)
+    if compared < len(rows):  # otherwise all of them, where they stand
+        rows, norms = rows[chosen[:compared]], norms[chosen[:compared]]
+    cosine = (moved @ rows.T).abs_().div_(norms).amax(dim=1)
     reached = float(cosine.median())
-    compared = min(len(unit), COMPARED)
     usual = (1 - compared ** (-2 / max(1, rows.shape[1] - 1))) ** 0.5
     # Random rows reach the usual. Far beyond it, rows are alike wherever their numbers stand.
     return 1.0 if reached >= (1 + usual) / 2 else reached

@@ -17,6 +17,11 @@ def _tables() -> dict[str, list[Published]]:
     return found
 
 
+def published_similarity(row: Published, place: int) -> str:
+    """One cell of a published row: under attack, after recovery, and in brackets by Tier 2."""
+    return f"{row['attacked'][place]:.4f}→{row['recovered'][place]:.4f} ({row['tier2'][place]:.4f})"
+
+
 def published(kind: str, **wanted: object) -> Published | None:
     """The row of the paper that agrees with all that is wanted.
 

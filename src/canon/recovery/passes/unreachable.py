@@ -1,0 +1,40 @@
+"""Channels that have one value whatever the input is, because their inputs never leave a range.
+
+A row that is nowhere positive, over inputs that are never negative, with a shift below zero, is dead behind a ReLU, although
+no number of it is zero. Behind ReLU6, a sigmoid or tanh a channel may be held at the other end as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from canon.describe import Array
+from canon.graph import Space
+from canon.recovery.facts import Facts, Subject
+from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
+
+
+def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
+    """Rows of such channels become zero; where the value is zero, nobody reads them any more."""
+    steps: list[Step] = []
+    for space in subject.narrowing:
+        if not facts.ranges.special(space):
+            continue
+        values = np.array([facts.ranges.constant(space, consumer.point) for consumer in space.consumers])
+        still = ~np.isnan(values).any(axis=0)
+        if not still.any() or still.all():
+            continue
+        still &= _moving(subject, space)
+        channels, dead = (torch.from_numpy(np.flatnonzero(m)) for m in (still, still & (values == 0).all(axis=0)))
+        if channels.numel():
+            changed = scale_rows(subject, space, channels, 0.0)
+            changed |= forget(subject.with_tensors(changed), space, dead)
+            steps.append(Step(space.id, channels, changed))
+            subject = subject.with_tensors(changed)
+    return in_steps(steps)
+
+
+def _moving(subject: Subject, space: Space) -> Array:
+    """Channels whose rows are not zero already."""
+    return np.logical_or.reduce([subject.rows(space, producer).any(axis=1) for producer in space.producers])
