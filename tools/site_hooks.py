@@ -83,8 +83,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def _stale() -> bool:
     """Whether some code is newer than the oldest sample report."""
     made = [report.stat().st_mtime for report in SAMPLES.glob("*.html")]
-    code = [path.stat().st_mtime for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.*")]
-    return not made or min(made) < max(code)
+    code = [path for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.*") if path.suffix != ".pyc"]
+    return not made or min(made) < max(path.stat().st_mtime for path in code)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
