@@ -17,7 +17,7 @@ from canon.bench.records import Record, Store
 from canon.bench.suite import Suite, load_suite
 from canon.bench.tables import suite_page, write_pages
 from canon.bench.tables.document import Figure, Page, Table, markdown, to_html
-from canon.bench.tables.found import found_page
+from canon.bench.tables.found import FINDINGS, found_page
 from canon.bench.tables.judging import judged
 from canon.bench.tables.landing import landing_page
 from canon.bench.tables.published import published
@@ -246,6 +246,16 @@ def test_nothing_is_found_where_there_is_nothing(tmp_path: Path) -> None:
     assert page is not None
     assert "untouched, bit for bit, in 1/1 cases" in markdown(page)
     assert "riga" not in markdown(page)
+
+
+@pytest.mark.parametrize("suite", sorted({suite for _, suite, _ in FINDINGS}))
+def test_every_single_record_is_enough_for_a_page(suite: str, tmp_path: Path) -> None:
+    """Whoever measured one case only must get a page, and not an error."""
+    store = Store.open(RESULTS / "records", suite)
+    kinds = {(type(r.case), r.case.scheme, getattr(r.case, "method", None)): r for r in store.records.values()}
+    for record in kinds.values():
+        found_page({suite: [judged(record)]}, tmp_path)
+        landing_page({suite: (Suite(suite, "", "", (record.case,)), [judged(record)])}, [], tmp_path)
 
 
 def test_the_first_page_counts(tmp_path: Path) -> None:
