@@ -451,12 +451,53 @@ def nested_sum(module: fx.GraphModule, chance: random.Random) -> bool:
     return True
 
 
+def other_join_order(module: fx.GraphModule, chance: random.Random) -> bool:
+    """Parts of a concatenation in another order, and with them all that reads them."""
+    for node in module.graph.nodes:
+        if node.op != "call_function" or node.target is not torch.cat or node.args[1:] != (1,):
+            continue
+        parts = list(node.args[0])
+        widths = [channels_of(module, part) for part in parts]
+        if len(parts) < 2 or None in widths or not _turn(module, node, torch.arange(sum(widths)), dry=True):  # type: ignore[arg-type]
+            continue
+        starts = [sum(widths[:i]) for i in range(len(widths))]  # type: ignore[arg-type]
+        order = list(range(len(parts)))[::-1]
+        _turn(module, node, torch.cat([starts[i] + torch.arange(widths[i]) for i in order]))  # type: ignore[arg-type]
+        node.args = ([parts[i] for i in order], 1)
+        return True
+    return False
+
+
+def _turn(module: fx.GraphModule, node: fx.Node, order: Tensor, *, dry: bool = False) -> bool:
+    """Whoever reads a value reads its channels in another order; False where one of them cannot."""
+    for user in list(node.users):
+        layer: Any = module.get_submodule(str(user.target)) if user.op == "call_module" else None
+        if isinstance(layer, nn.Conv2d) and layer.groups == 1:
+            if not dry:
+                user.target = add_layer(module, like(layer, layer.weight.detach()[:, order], layer.bias))
+            continue
+        plain = isinstance(layer, nn.ReLU | nn.MaxPool2d | nn.AvgPool2d | nn.SiLU)
+        if isinstance(layer, nn.BatchNorm2d):
+            if not dry:
+                turned: Any = copy.deepcopy(layer)
+                for held in (turned._parameters, turned._buffers):
+                    for name, tensor in held.items():
+                        if tensor is not None and tensor.ndim:
+                            held[name].data = tensor.data[order]
+                user.target = add_layer(module, turned)
+        elif not plain:
+            return False
+        if not _turn(module, user, order, dry=dry):
+            return False
+    return True
+
+
 REWRITINGS: dict[str, Rewriting] = {
     function.__name__: function
     for function in (
         swap_operands, other_order, identity_conv, identity_depthwise, identity_norm, times_one, relu_twice,
         pool_of_one, zero_branch, cancelling_branches, dead_branch, conv_as_two, conv_with_prefix, conv_as_sum, dense,
         grow_kernel, write_out_dilation, norm_as_depthwise, norm_as_dense, norm_as_arithmetic, fold_one_norm, rename,
-        chunk_and_join, nested_sum,
+        chunk_and_join, nested_sum, other_join_order,
     )
 }  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor, fx, nn
 
 from canon.api.certifying import certify_with
 from canon.api.recovering import recover
+from canon.containment.ties import untied
 from canon.errors import (
     CanonError,
     ExampleError,
@@ -22,6 +23,7 @@ from canon.errors import (
     VerificationError,
 )
 from canon.graph import ChannelGraph
+from canon.normal import has_ties
 from canon.recovery import RecoveryResult
 from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
 from canon.verify.coverage import Coverage
@@ -84,6 +86,14 @@ class Owner:
         if self.key is not None:
             return self.key.skeleton
         return None if self.traced is None else skeleton_of(self.traced.graph)
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether the network has parts that only numbers tell apart."""
+        if self.model is not None:
+            return has_ties(self.model, self.example)
+        program = None if self.key is None else self.key.program
+        return program is not None and has_ties(program.model(), self.example)
 
     @property
     def anchor(self) -> nn.Module | LayoutKey:
@@ -176,13 +186,18 @@ def compare(
     layers: tuple[str, ...] | None,
     matching: Matching,
     recovering: bool,
+    by_weights: bool = False,
 ) -> Compared:
-    """Recover a suspect and hold it against the owner's network, by all its numbers."""
+    """Recover a suspect and hold it against the owner's network, by all its numbers.
+
+    With `by_weights`, layers are paired as the weights say where structure does not tell them apart, whatever names and
+    order say.
+    """
     precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)
     try:
-        suspect, housed, running, traced, given, form = _formed(suspect, owner, example)
+        suspect, housed, running, traced, given, form = _formed(suspect, owner, example, by_weights)
     except (VerificationError, KeyFileError) as error:
         return Compared(suspect, precision, allowed, structure=str(error))
     result: RecoveryResult | None = None
@@ -222,7 +237,7 @@ def compare(
 
 
 def _formed(
-    suspect: nn.Module, owner: Owner, example: Example
+    suspect: nn.Module, owner: Owner, example: Example, by_weights: bool
 ) -> tuple[nn.Module, Housed | None, nn.Module | None, Traced, nn.Module, Form]:
     """The suspect under the owner's names and with norms where the owner has them, or in the owner's program.
 
@@ -243,12 +258,15 @@ def _formed(
 
     named = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())
     try:
+        if by_weights:
+            raise VerificationError("names and order do not tell the layers apart")
         return named, None, None, *formed(named)
     except (VerificationError, UnsupportedModelError, ExampleError) as error:
         outline = None if owner.key is None else owner.key.program
         housed, _ = brought(suspect, example, owner.model, outline)
         if housed is None:
             raise
+        housed = untied(suspect, owner.anchor, example, housed)
         try:
             return housed.model, housed, as_given(suspect, housed), *formed(housed.model)
         except CanonError:

@@ -224,6 +224,27 @@ def judge(
     return Judgement(verdict, answers, compared, mark, write_evidence(figures, answers, verdict, notes or {}))
 
 
+def _compared(
+    suspect: nn.Module,
+    owner: Owner,
+    options: JudgeOptions,
+    calls: Mapping[str, Sequence[Inputs]],
+    *,
+    by_weights: bool = False,
+) -> tuple[Compared, Document]:
+    """Networks compared as the options say, and outputs."""
+    compared = compare(
+        suspect,
+        owner,
+        tolerance=options.tolerance,
+        layers=options.layers,
+        matching=options.matching,
+        recovering=options.recover,
+        by_weights=by_weights,
+    )
+    return compared, function_of(compared, owner, calls)
+
+
 def _check_options(options: JudgeOptions) -> None:
     """Numbers that are none would be gone from the evidence."""
     for name in ("tolerance", "alpha", "fraction", "slack"):

@@ -203,7 +203,13 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
 
 
 def _form(found: Judgement) -> Iterator[str]:
-    """What a person should know about folded norms."""
+    """What a person should know about another program, and about folded norms."""
+    housed = found.compared.housed
+    if housed is not None:
+        yield f"program: another one than the owner's; brought into the owner's in {len(housed.steps)} steps"
+        for what, names in (("owner's without a counterpart", housed.missing), ("left out", housed.surplus)):
+            if names:
+                yield f"  {what}: {len(names)}, first {names[0]}"
     form = found.compared.form
     if form.restored:
         yield f"norms: {len(form.restored)} were folded away in the suspect; both models are compared with norms folded"

@@ -21,6 +21,7 @@ from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
+from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
@@ -136,6 +137,11 @@ def locate(
         given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program)
     except OtherNetwork as error:
         return Location("not decided", f"nothing could be compared: {error}", 0.0, 0.0, None, None, None)
+    if given.housed is not None and given.housed.tied:
+        better = untied(suspect, reference, example, given.housed, owner)
+        if better is not given.housed:
+            given = prepare(better.model, owner.architecture, owner.skeleton, owner.norms, example, whole)
+            given = replace(given, housed=better)
     with torch.no_grad():
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
         running = suspect if given.housed is None else as_given(suspect, given.housed)

@@ -7,7 +7,7 @@ the result computes what the suspect does; where something has no counterpart, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,8 +56,11 @@ class Housed:
     outputs: tuple[int | None, ...] = ()
     """By output of the owner's: the suspect's."""
 
-    ties: int = 0
-    """Operands that structure did not tell apart."""
+    tied: tuple[tuple[str, ...], ...] = ()
+    """Operands that structure did not tell apart: by tie, the owner's layers that make one of them."""
+
+    turned: frozenset[int] = frozenset()
+    """Ties in which not the first operand was taken that fits, but the next."""
 
     @property
     def exact(self) -> bool:
@@ -65,13 +68,14 @@ class Housed:
         return self.whole and not self.missing and self.difference is not None and self.difference <= SAME
 
 
-def house(suspect: nn.Module, owner: nn.Module, example: Any) -> Housed:
+def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int] = frozenset()) -> Housed:
     """Write a suspect's numbers into the owner's program.
 
     Args:
         suspect: In evaluation mode. It is not changed.
         owner: The owner's model, or `Outline.model()` of a key; only its program and shapes are used.
         example: An input tensor or tuple of inputs.
+        turned: Ties (`Housed.tied`), by number, in which the next operand that fits is to be taken.
 
     Raises:
         NotNormal: One of the programs cannot be read, or matching takes too long.
@@ -84,7 +88,7 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any) -> Housed:
     plan_items, items = items_of(plan), items_of(mine)
     given = outputs_of(plan, plan_items), outputs_of(mine, items)
     try:
-        found = match(plan_items, given[0], items, given[1])
+        found = match(plan_items, given[0], items, given[1], turned)
     except BudgetSpent as error:
         raise NotNormal("the programs are too large to be matched: the budget for it is spent") from error
     values, tensors, said, missing = _numbers(found, plan_items)
@@ -99,7 +103,38 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any) -> Housed:
     model = builder.build(values, tensors)
     surplus = _surplus(found, items, mine, given[1])
     difference = _difference(suspect, model, example, found.outputs) if whole else None
-    return Housed(model, (*steps, *said), tuple(missing), surplus, whole, difference, found.outputs, found.ties)
+    return Housed(
+        model,
+        (*steps, *said),
+        tuple(missing),
+        surplus,
+        whole,
+        difference,
+        found.outputs,
+        tuple(_makers(item) for item in found.ties),
+        frozenset(turned),
+    )
+
+
+def _makers(item: Item) -> tuple[str, ...]:
+    """The layers that make a value, those before them left out."""
+    while item.node.kind not in ("linear", "input", "tensor") and item.inputs:
+        if any(member.kind == "linear" for member in item.members):
+            break
+        item = item.inputs[0]
+    return tuple(member.value.name for member in item.members if member.kind == "linear")
+
+
+def has_ties(owner: nn.Module, example: Any) -> bool:
+    """Whether a program has operands that structure does not tell apart; False where it cannot be read."""
+    try:
+        plan = lower(owner, example)
+        simplify(plan, weights=False)
+        items = items_of(plan)
+        given = outputs_of(plan, items)
+        return bool(match(items, given, items, given).ties)
+    except (NotNormal, BudgetSpent):
+        return False
 
 
 def _has_parallel(graph: Graph) -> bool:

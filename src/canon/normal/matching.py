@@ -8,8 +8,8 @@ and what comes behind it that from the outputs.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -39,8 +39,8 @@ class Match:
     orders: dict[Item, list[int]] = field(default_factory=dict)
     """By item of the owner's whose operands have no order: which operand of the suspect's stands where."""
 
-    ties: int = 0
-    """Operands that structure alone does not tell apart; they were taken in the order in which they stand."""
+    ties: tuple[Item, ...] = ()
+    """Operands of the owner's that structure does not tell from others: taken in the order in which they stand."""
 
 
 class _Colours:
@@ -83,40 +83,70 @@ class _Colours:
 
 
 def match(
-    owner: Sequence[Item], owner_outputs: Sequence[Item], suspect: Sequence[Item], suspect_outputs: Sequence[Item]
+    owner: Sequence[Item],
+    owner_outputs: Sequence[Item],
+    suspect: Sequence[Item],
+    suspect_outputs: Sequence[Item],
+    turned: Set[int] = frozenset(),
 ) -> Match:
     """Match two programs.
+
+    Args:
+        owner: Items of the owner's.
+        owner_outputs: Those that it gives.
+        suspect: Items of the suspect's.
+        suspect_outputs: Those that it gives.
+        turned: Ties, by number, in which not the first operand is to be taken that fits, but the next.
 
     Raises:
         BudgetSpent: They are too large for that.
     """
     colours = _Colours()
     sides = ((owner, owner_outputs), (suspect, suspect_outputs))
-    labels: list[dict[Item, Hashable]] = [{item: item.label for item in items} for items, _ in sides]
-    first = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
-    outputs = _counterparts([first[0][o] for o in owner_outputs], [first[1][s] for s in suspect_outputs])
-    if all(place is not None for place in outputs):
-        # What else a suspect gives (features, say) must not count among the uses of what it shares with the owner's.
-        chosen = [suspect_outputs[place] for place in outputs if place is not None]
-        kept = _needed(chosen, suspect)
-        # A few rounds there and back tell apart what differs in its surroundings only.
-        for _ in range(2):
-            back = [
-                colours.backward(items, given, {item: colour[item] for item in items})
-                for items, given, colour in ((owner, owner_outputs, first[0]), (kept, chosen, first[1]))
-            ]
-            first = [
-                colours.forward(items, {item: colour[item] for item in items})
-                for items, colour in zip((owner, kept), back, strict=True)
-            ]
-        pairs, orders, ties = _descend(colours, list(zip(owner_outputs, chosen, strict=True)), first[0], first[1])
-        if pairs is not None:
-            return Match(pairs, outputs, True, orders, ties)
+    labels: list[dict[Item, Hashable]]
+    outputs: tuple[int | None, ...] = ()
+    # Kernel sizes tell more apart, but a disguise may have changed them.
+    for sized in (True, False):
+        labels = [{item: (item.label, item.sizes if sized else ()) for item in items} for items, _ in sides]
+        first = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
+        outputs = _counterparts([first[0][o] for o in owner_outputs], [first[1][s] for s in suspect_outputs])
+        if all(place is not None for place in outputs):
+            found = _wholly(colours, sides, outputs, first, turned)
+            if found is not None:
+                return found
+    labels = [{item: (item.label, item.sizes) for item in items} for items, _ in sides]
     forward = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
     backward = [colours.backward(items, given, base) for (items, given), base in zip(sides, labels, strict=True)]
-    found = _partly(owner, suspect, forward, backward)
-    _extend(owner, found, colours)
-    return Match(found, outputs, False)
+    pairs = _partly(owner, suspect, forward, backward)
+    _extend(owner, pairs, colours)
+    return Match(pairs, outputs, False)
+
+
+def _wholly(
+    colours: _Colours,
+    sides: Sequence[tuple[Sequence[Item], Sequence[Item]]],
+    outputs: tuple[int | None, ...],
+    first: list[dict[Item, int]],
+    turned: Set[int],
+) -> Match | None:
+    """Programs whose outputs have the same colours, operation by operation; None where that does not come out even."""
+    (owner, owner_outputs), (suspect, suspect_outputs) = sides
+    # What else a suspect gives (features, say) must not count among the uses of what it shares with the owner's.
+    chosen = [suspect_outputs[place] for place in outputs if place is not None]
+    kept = _needed(chosen, suspect)
+    # A few rounds there and back tell apart what differs in its surroundings only.
+    for _ in range(2):
+        back = [
+            colours.backward(items, given, {item: colour[item] for item in items})
+            for items, given, colour in ((owner, owner_outputs, first[0]), (kept, chosen, first[1]))
+        ]
+        first = [
+            colours.forward(items, {item: colour[item] for item in items})
+            for items, colour in zip((owner, kept), back, strict=True)
+        ]
+    start = list(zip(owner_outputs, chosen, strict=True))
+    pairs, orders, ties = _descend(colours, start, first[0], first[1], turned)
+    return None if pairs is None else Match(pairs, outputs, True, orders, tuple(ties))
 
 
 def _counterparts(owner: list[int], suspect: list[int]) -> tuple[int | None, ...]:
@@ -141,24 +171,28 @@ def _needed(outputs: Sequence[Item], items: Sequence[Item]) -> list[Item]:
 
 
 def _descend(
-    colours: _Colours, start: list[tuple[Item, Item]], ours: dict[Item, int], theirs: dict[Item, int]
-) -> tuple[dict[Item, Item] | None, dict[Item, list[int]], int]:
+    colours: _Colours,
+    start: list[tuple[Item, Item]],
+    ours: dict[Item, int],
+    theirs: dict[Item, int],
+    turned: Set[int],
+) -> tuple[dict[Item, Item] | None, dict[Item, list[int]], list[Item]]:
     """From outputs to inputs: operands of the same colour stand for each other."""
     pairs: dict[Item, Item] = {}
     orders: dict[Item, list[int]] = {}
-    ties = 0
+    ties: list[Item] = []
     stack = list(reversed(start))
     while stack:
         mine, yours = stack.pop()
         if mine in pairs:
             if pairs[mine] is not yours:
-                return None, {}, 0
+                return None, {}, []
             continue
         pairs[mine] = yours
         edges, others = mine.edges(), yours.edges()
         colours.spend(len(edges))
         if len(edges) != len(others):
-            return None, {}, 0
+            return None, {}, []
         order = list(range(len(edges)))
         if mine.commutes:
             waiting: dict[Hashable, list[int]] = defaultdict(list)
@@ -170,10 +204,11 @@ def _descend(
                 # An operand that was paired by another way comes first, then the order in which they stand.
                 settled = next((p for p in known if pairs.get(item) is others[p][1]), None)
                 if not known:
-                    return None, {}, 0
-                alike = [p for p in known if others[p][1].sizes == item.sizes] or known
-                ties += len(alike) > 1
-                choice = alike[0] if settled is None else settled
+                    return None, {}, []
+                choice = known[0] if settled is None else settled
+                if len(known) > 1 and settled is None:
+                    choice = known[1] if len(ties) in turned else choice
+                    ties.append(item)
                 known.remove(choice)
                 order.append(choice)
             orders[mine] = order
@@ -185,10 +220,14 @@ def _descend(
 def _partly(
     owner: Sequence[Item], suspect: Sequence[Item], forward: list[dict[Item, int]], backward: list[dict[Item, int]]
 ) -> dict[Item, Item]:
-    """What is computed from the same, then what the same is made of."""
+    """What is computed from the same, and what the same is made of; whichever says more comes first."""
     found: dict[Item, Item] = {}
     taken: set[Item] = set()
-    for colour in (forward, backward):
+
+    def shared(colour: list[dict[Item, int]]) -> int:
+        return (Counter(colour[0].values()) & Counter(colour[1].values())).total()
+
+    for colour in sorted((forward, backward), key=shared, reverse=True):
         waiting: dict[int, list[Item]] = defaultdict(list)
         for item in suspect:
             if item not in taken:

@@ -216,7 +216,9 @@ def register(
     channels = sum(len(step.label) for step in whole.steps)
     scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
     cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
-    room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - _HEADER_BYTES - 4 * scales - cost.fixed
+    program = _program(traced)
+    header = _HEADER_BYTES + (0 if program is None else len(program.packed()))
+    room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - header - 4 * scales - cost.fixed
     tight = numbers is None and room < 4 * FEWEST * channels + ENOUGH_PORTRAIT * cost.each
     if numbers is None:
         # Rows first, as many numbers as a layer of some width needs; then exact ones; what is left goes to rows.
@@ -237,7 +239,7 @@ def register(
         skeleton=skeleton_of(traced.graph),
         registered=Registered.of(traced, seed),
         units=units,
-        program=_program(traced),
+        program=program,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 import torch
@@ -13,7 +14,11 @@ from canon.verify.architecture import Architecture
 
 
 def brought(
-    suspect: nn.Module, example: Any, reference: nn.Module | None, outline: Outline | None
+    suspect: nn.Module,
+    example: Any,
+    reference: nn.Module | None,
+    outline: Outline | None,
+    turned: Set[int] = frozenset(),
 ) -> tuple[Housed | None, str]:
     """A suspect in the owner's program, or why it cannot be.
 
@@ -22,12 +27,13 @@ def brought(
         example: An input tensor or tuple of inputs.
         reference: The owner's model, if it is at hand; only its program is used.
         outline: Otherwise what its layout key says of the program.
+        turned: Ties in which the next operand that fits is to be taken.
     """
     if reference is None and outline is None:
         return None, "the layout key was made before keys kept the program; make it again"
     try:
         owner = reference if reference is not None else outline.model()  # type: ignore[union-attr]
-        found = house(suspect, owner, example)
+        found = house(suspect, owner, example, turned=turned)
     except (CanonError, ValueError, RuntimeError) as error:
         return None, str(error)
     if not found.whole and 2 * len(found.missing) > sum(1 for m in found.model.modules() if [*m.parameters(False)]):
@@ -83,5 +89,5 @@ def program_figures(housed: Housed | None) -> dict[str, Any] | None:
         "difference": housed.difference,
         "exact": housed.exact,
         "outputs": list(housed.outputs),
-        "ties": housed.ties,
+        "ties": len(housed.tied),
     }
