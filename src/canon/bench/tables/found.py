@@ -74,9 +74,10 @@ def _single_pass(records: Records) -> str | None:
     schemes = distinct(record.case.scheme for record in part)
     return (
         f"The paper reports that its Algorithm 2 passes everywhere; on its own attack, with no widths told, we measure "
-        f"on {len(schemes)} of nine schemes: {'; '.join(told)}. Reason: one pass judges every layer once, with what is "
-        "known by then, and `probe` and `exact` look again until nothing changes; which dummies of a sequence of "
-        "primitives need the second look is not worked out here."
+        f"on {len(schemes)} of nine schemes: {'; '.join(told)}. Reason: in our reading of it, one pass judges layers "
+        "that are added up together, when one of them still reads layers that it has not come to, and split channels "
+        "beside other dummies are told there by a second look only; without such sums it undoes every "
+        "sequence that we tried (`tests/bench/test_methods.py`)."
     )
 
 
