@@ -12,7 +12,7 @@ STAMP := $(VENV)/.installed
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help install test demo docs lint format bench quick results clean fuzz
+.PHONY: help install test demo docs pictures package look lint format bench quick results clean fuzz
 
 help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,7 +35,17 @@ demo: $(STAMP) ## Watermark a network, hide it, bring it back, and prove it
 	$(BIN)/canon demo --report build/demo.html --force
 
 docs: $(STAMP) ## Build the documentation in build/docs, warnings as errors
-	$(BIN)/mkdocs build --quiet --strict --site-dir build/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir build/docs
+	@echo "Open build/docs/index.html in a browser; nothing has to be served."
+
+pictures: $(STAMP) ## Draw the picture of the packages from their imports
+	$(BIN)/python -m tools.architecture docs/pictures/architecture.svg
+
+package: $(STAMP) ## Build and install a wheel in a clean place, and measure it
+	$(BIN)/python -m tools.package docs/package.md
+
+look: docs ## Open every page of the documentation in Chromium, and keep pictures of them
+	$(BIN)/python -m tools.look build/docs build/look
 
 lint: $(STAMP) ## Check style, types and the order of the layers
 	$(BIN)/ruff check .

@@ -18,6 +18,9 @@ from pathlib import Path
 
 from canon.errors import CanonError
 
+WRITTEN: list[Path] = []
+"""Files that this process has written, for who must say what an interrupted command has left."""
+
 
 class OutputError(CanonError):
     """An output cannot be written where it was asked for."""
@@ -131,6 +134,7 @@ def atomic_path(target: str | os.PathLike[str], *, force: bool = False) -> Itera
         # Another process may have written it since.
         check_output(target, force=force)
         os.replace(path, target)
+        WRITTEN.append(target)
 
 
 def write_text(target: str | os.PathLike[str], text: str, *, force: bool = False) -> None:

@@ -36,10 +36,11 @@ def test_the_suites_of_the_paper_have_its_size() -> None:
     sizes = {name: len(load_suite(name).cases) for name in suite_names()}
     assert sizes["paper"] == 4 * 9 * 5 * 2
     assert sizes["no-camouflage"] == 4 * 9 * 5 * 2
-    assert sizes["cifar100"] == 9 * 5 * 4
+    assert sizes["cifar100"] == 9 * 5 * (4 + 2)
+    assert sizes["paper-method"] == (4 * 9 * 5 * 2 * 3 + 4 * 3 * 5 * 2) + (9 * 5 * 2 + 3 * 5 * 2), "MNIST, then digits"
     assert sizes["clean"] == 4 * 9 * 2
     assert sizes["tolerance"] == 9 * 5
-    assert sizes["training-mnist"] == 4 * 10
+    assert sizes["training-mnist"] == 4 * 10 * 3
     assert {"quick", "runtime", "baselines", "training-digits", "training-cifar100"} < set(sizes)
     camouflaged = {c.camouflage for c in load_suite("no-camouflage").cases if isinstance(c, Recovery)}
     assert camouflaged == {False}
@@ -70,6 +71,7 @@ def test_lists_are_multiplied_first_one_slowest(tmp_path: Path) -> None:
         ('"greedy"', '"greedily"', "no scheme is called 'greedily'"),
         ('"nso_zero"', '"nso_nought"', "nso_nought"),
         ('"nso_zero"', '"clean"', "clean"),
+        ('kind = "recovery"', 'kind = "methods"\nstyle = "weaker"', "no style of attack is called 'weaker'"),
         ('"digits"', '"letters"', "no dataset is called 'letters'"),
         ("[resources.recovery]", "[resources.rest]", "kind of case that does not exist"),
         ("cpus = 2", "cores = 2", "cores"),

@@ -24,7 +24,7 @@ from tests.watermarks.small import small_digits, small_net
 
 DOCS = Path(__file__).parents[2] / "docs" / "cli.md"
 VERBS = dict(verbs())
-SLOW = ("canon demo", "canon bench", "canon watermark embed")
+SLOW = ("canon demo", "canon bench", "canon watermark embed", "canon scheme test", "canon attack test")
 """Examples that train; they are parsed, and tests of their own run them."""
 
 EXAMPLES = [(path, line) for path, command in VERBS.items() for line in examples_of(command)]

@@ -83,13 +83,27 @@ def test_two_inputs_without_bias(seed: int) -> None:
     assert_untouched(net, torch.randn(2, 2))
 
 
-def test_nearly_dead_filters_stay() -> None:
-    """Trained networks have filters a million times smaller than the others; those are not dummies."""
+def test_channels_that_training_gave_up_stay() -> None:
+    """Trained networks have filters a million times smaller than the others, and hardly read them."""
     model = subject("resnet18")
     with torch.no_grad():
         for index, module in enumerate(module for module in model.modules() if isinstance(module, nn.Conv2d)):
-            module.weight[: 1 + index % 3] *= 10.0 ** -(3 + index % 4)
-            module.weight[:, : 1 + index % 2] *= 1e-5
+            module.weight[:3] *= 10.0 ** -(3 + index % 4)
+            module.weight[:, :3] *= 1e-5
+    assert_untouched(model, zoo.example_input("resnet18"))
+
+
+@pytest.mark.parametrize("side", ["rows", "columns"])
+def test_weak_channels_stay(side: str) -> None:
+    """Filters of ordinary size that are hardly read, and the other way round."""
+    model = subject("resnet18")
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d) and module.weight.shape[1] > 3:
+                rows = module.weight if side == "rows" else module.weight.transpose(0, 1)
+                rows[:2] *= (
+                    1e-4 * rows.flatten(1).norm(dim=1).median() / rows[:2].flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+                )
     assert_untouched(model, zoo.example_input("resnet18"))
 
 

@@ -49,7 +49,7 @@ def test_totals(report: RecoveryReport) -> None:
     assert report.agreement is not None
     assert report.agreement < 1e-12
     assert report.spaces[-1].pinned is not None
-    assert set(report.seconds) == {"trace", "describe", "reduce", "rewrite", "check"}
+    assert set(report.seconds) == {"trace", "describe", "reduce", "passes", "rewrite", "check"}
     assert report.tolerance == Tolerance.of(torch.float64)
 
 

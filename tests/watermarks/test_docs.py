@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from canon.watermarks import Message
 from canon.watermarks.conformance import Trial, check
 from tests.watermarks.small import QUICK, small_digits, small_net
 
@@ -20,7 +19,6 @@ def test_the_scheme_of_the_guide_conforms() -> None:
     names: dict[str, Any] = {"__name__": "guide"}
     exec(code, names)
     scheme = names["ColumnScheme"]()
-    message = Message.random(seed=1, bits=64)
     check(
         Trial(
             scheme,
@@ -28,7 +26,6 @@ def test_the_scheme_of_the_guide_conforms() -> None:
             small_digits(),
             small_net(seed=3, extra=7),
             options=QUICK,
-            message=message,
             chance=0.2,
         )
     )

@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import save_file
+from torch.nn import functional
 
 from canon import watermarks, zoo
 from canon.errors import DataError, KeyFileError, WatermarkError
-from canon.watermarks import Dataset, EpochReport, Message, TrainOptions
+from canon.watermarks import Augmentation, Dataset, EpochReport, Message, TrainOptions
 from canon.watermarks.passports import PassportScheme
+from canon.watermarks.train import RISING, one_cycle
 from tests.watermarks.small import QUICK, small_digits, small_net
 
 # Watermark-bearing layers of ResNet-18 in the paper's certificates.
@@ -173,12 +177,77 @@ def test_bad_training_options() -> None:
         TrainOptions(epochs=0)
     with pytest.raises(WatermarkError, match="no optimiser"):
         TrainOptions(optimizer="adam")  # type: ignore[arg-type]
+    with pytest.raises(WatermarkError, match="no schedule"):
+        TrainOptions(schedule="cosine")  # type: ignore[arg-type]
+    with pytest.raises(WatermarkError, match="label smoothing"):
+        TrainOptions(label_smoothing=1.0)
+    with pytest.raises(WatermarkError, match="strength of the mark"):
+        TrainOptions(mark_strength=0.0)
 
 
 def test_sgd_trains_too() -> None:
     options = TrainOptions(epochs=3, batch_size=32, optimizer="sgd", learning_rate=0.05)
     result = watermarks.get("ipr_gan").embed(small_net(), small_digits(), options=options)
     assert result.extraction.similarity == 1.0
+
+
+def test_one_cycle_with_augmentation_trains_all_epochs() -> None:
+    options = TrainOptions(
+        epochs=4, batch_size=32, optimizer="sgd", learning_rate=0.1, schedule="one-cycle", label_smoothing=0.1,
+        augmentation=Augmentation(shift=1), cooldown=1, accuracy_goal=0.0,
+    )  # fmt: skip
+    result = watermarks.get("ipr_gan").embed(small_net(), small_digits(), options=options)
+    assert len(result.history) == 4, "a cycle is not cut short when the goal is reached"
+    assert result.extraction.similarity == 1.0
+
+
+@given(st.floats(0, 1))
+def test_the_rate_rises_once_and_falls_once(passed: float) -> None:
+    later = min(1.0, passed + 0.01)
+    assert 0 <= one_cycle(passed) <= 1
+    if later <= RISING:
+        assert one_cycle(passed) <= one_cycle(later)
+    if passed >= RISING:
+        assert one_cycle(passed) >= one_cycle(later)
+
+
+@given(shift=st.integers(0, 3), mirror=st.booleans(), seed=st.integers(0, 100))
+def test_augmentation_moves_and_mirrors_and_nothing_else(shift: int, mirror: bool, seed: int) -> None:
+    images = torch.randn(5, 2, 6, 7, generator=torch.Generator().manual_seed(seed))
+    before = images.clone()
+    varied = Augmentation(shift, mirror).applied(images, torch.Generator().manual_seed(seed))
+    again = Augmentation(shift, mirror).applied(images, torch.Generator().manual_seed(seed))
+    assert torch.equal(images, before)
+    assert torch.equal(varied, again), "a seed says all"
+    for image, found in zip(images, varied, strict=True):
+        padded = [
+            functional.pad(one[None], (shift,) * 4, mode="reflect")[0] if shift else one
+            for one in ((image, image.flip(2)) if mirror else (image,))
+        ]
+        windows = [
+            one[:, row : row + 6, column : column + 7]
+            for one in padded
+            for row in range(2 * shift + 1)
+            for column in range(2 * shift + 1)
+        ]
+        assert any(torch.equal(found, window) for window in windows)
+
+
+def test_augmentation_varies_images_apart() -> None:
+    images = torch.arange(64.0).reshape(1, 1, 8, 8).expand(200, 1, 8, 8)
+    moved = Augmentation(shift=1, mirror=True).applied(images, torch.Generator().manual_seed(0))
+    assert len(moved.unique(dim=0)) == 2 * 3 * 3, "mirrored or not, moved by -1, 0 or 1 in both directions"
+
+
+def test_only_training_images_are_varied() -> None:
+    plain = small_digits(64, 32)
+    varied = plain.augmented(Augmentation(shift=2))
+    seed = torch.Generator().manual_seed
+    first, second = (next(iter(data.shuffled_batches(64, seed(0), "cpu"))) for data in (plain, varied))
+    assert torch.equal(first[1], second[1]), "the order of images is the same"
+    assert not torch.equal(first[0], second[0])
+    first, second = (next(iter(data.test_batches(32, "cpu"))) for data in (plain, varied))
+    assert torch.equal(first[0], second[0])
 
 
 def test_a_wider_model_reads_chance_and_says_why() -> None:

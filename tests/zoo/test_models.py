@@ -34,6 +34,29 @@ def test_timm_models_by_prefix_and_by_bare_name() -> None:
         assert zoo.model(name)(zoo.example_input(name)).shape == (2, 10)
 
 
+def test_a_stem_for_small_images_keeps_the_resolution() -> None:
+    usual, small = zoo.model("resnet18"), zoo.model("small:resnet18", classes=7)
+    images = zoo.example_input("small:resnet18")
+    assert images.shape[-1] == 32
+    sizes = []
+    small.layer1.register_forward_pre_hook(lambda _layer, inputs: sizes.append(inputs[0].shape[-1]))  # type: ignore[union-attr]
+    with torch.no_grad():
+        assert small(images).shape == (2, 7)
+    assert sizes == [32], "neither a stride nor a pooling before the first stage"
+    state = small.state_dict()
+    assert state["conv1.weight"].shape == (64, 3, 3, 3)
+    assert set(state) == set(usual.state_dict())
+    again, other = (zoo.model("small:resnet18", classes=7, seed=seed).state_dict() for seed in (0, 1))
+    assert torch.equal(state["conv1.weight"], again["conv1.weight"])
+    assert not torch.equal(state["conv1.weight"], other["conv1.weight"])
+
+
+@pytest.mark.parametrize("name", ["small:densenet121", "small:resnet1818", "small:timm:resnet18", "small:"])
+def test_only_residual_networks_have_a_small_stem(name: str) -> None:
+    with pytest.raises(ZooError, match="no stem that is known here"):
+        zoo.model(name)
+
+
 def test_weights_depend_on_the_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.random.get_rng_state()

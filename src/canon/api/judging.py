@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.api.comparing import Compared, Example, Owner, compare
 from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
+from canon.api.files import Files
 from canon.api.marks import read_mark
 from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.graph import Example as Given
+from canon.graph import arguments
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
@@ -23,6 +28,7 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
 from canon.verify.function import Inputs, given_probes, random_probes
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
+from canon.verify.programs import program_figures
 from canon.verify.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -70,16 +76,45 @@ class Mine:
     watermark_key: Key | None
     options: JudgeOptions
 
+    @classmethod
+    def of(
+        cls,
+        files: Files,
+        suspect: nn.Module | str | Path,
+        reference: nn.Module | str | Path | None,
+        layout_key: LayoutKey | str | Path | None,
+        watermark_key: Key | str | Path | None,
+        options: JudgeOptions,
+    ) -> Mine:
+        """All of it, read from files where it was given so."""
+        return cls(
+            files.model("suspect", suspect),
+            None if reference is None else files.model("reference", reference),
+            None if layout_key is None else files.layout_key(layout_key),
+            None if watermark_key is None else files.watermark_key(watermark_key),
+            options,
+        )
 
-@dataclass(frozen=True, eq=False)
-class Judgement:
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Judgement(Shown):
     """A verdict with all that led to it."""
 
     verdict: Verdict
     answers: Answers
-    compared: Compared = field(repr=False)
+    compared: Compared
     mark: Mark | None
-    evidence: Document = field(repr=False)
+    evidence: Document
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "verdict": self.verdict.kind,
+            "network": self.answers.network.answer,
+            "function": self.answers.function.answer,
+            "mark": self.answers.mark.answer,
+            "priority": self.answers.priority.answer,
+            "reason": self.verdict.reason,
+        }
 
     @property
     def recovered(self) -> nn.Module:
@@ -103,14 +138,14 @@ class Judgement:
 
 
 def judge(
-    suspect: nn.Module,
-    example: Example,
+    suspect: nn.Module | str | Path,
+    example: Given,
     *,
-    reference: nn.Module | None = None,
-    layout_key: LayoutKey | None = None,
-    watermark_key: Key | None = None,
+    reference: nn.Module | str | Path | None = None,
+    layout_key: LayoutKey | str | Path | None = None,
+    watermark_key: Key | str | Path | None = None,
     claim: Presented | None = None,
-    ancestors: Sequence[nn.Module] = (),
+    ancestors: Sequence[nn.Module | str | Path] = (),
     probes: Mapping[str, Sequence[Tensor]] | None = None,
     options: JudgeOptions | None = None,
     inputs: Mapping[str, Mapping[str, str]] | None = None,
@@ -118,11 +153,12 @@ def judge(
 ) -> Judgement:
     """Answer four questions about a suspect, and say what follows.
 
-    Is it the same network? Does it compute the same? Does it carry the mark? Was the claim there first?
+    Is it the same network? Does it compute the same? Does it carry the mark? Was the claim there first? Models and keys
+    may be given as files; the evidence then holds their digests.
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         reference: The owner's model.
         layout_key: Its layout key, where the model itself is not at hand.
         watermark_key: The owner's watermark key.
@@ -138,13 +174,16 @@ def judge(
     """
     options = options or JudgeOptions()
     _check_options(options)
-    for model in (suspect, *ancestors, *(() if reference is None else (reference,))):
+    files = Files(inputs)
+    mine = Mine.of(files, suspect, reference, layout_key, watermark_key, options)
+    public = [files.model(f"ancestor_{index}", one) for index, one in enumerate(ancestors, 1)]
+    for model in (mine.suspect, *public, *(() if mine.reference is None else (mine.reference,))):
         _check_model(model)
-    mine = Mine(suspect, reference, layout_key, watermark_key, options)
-    owner = Owner.of(reference, layout_key, example)
+    example = arguments(mine.suspect, example)
+    owner = Owner.of(mine.reference, mine.layout_key, example)
     calls = _calls(example, probes)
     compared = compare(
-        suspect,
+        mine.suspect,
         owner,
         tolerance=options.tolerance,
         layers=options.layers,
@@ -153,20 +192,21 @@ def judge(
     )
     function = function_of(compared, owner, calls)
     if compared.structure is None and not _settled(compared, function):
-        location = find(compared, owner, ancestors)
+        location = find(compared, owner, public)
         compared = replace(compared, location=location)
         if location.answer == "contained" and options.layers is None:
-            alone = nothing_added(compared, owner, ancestors)
+            alone = nothing_added(compared, owner, public)
             if alone is not None:
                 compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
     mark, watermark = None, None
-    if watermark_key is not None:
-        mark, watermark = read_mark(compared, owner, watermark_key, options)
+    if mine.watermark_key is not None:
+        mark, watermark = read_mark(compared, owner, mine.watermark_key, options)
     figures: Document = {
-        "inputs": _inputs(mine, inputs),
+        "inputs": _inputs(mine, files.named),
         "options": asdict(options),
         "precision": {**asdict(compared.precision), "compared": compared.precision.compared},
         "structure": compared.structure,
+        "program": program_figures(compared.housed),
         "notes": list(compared.notes),
         "form": form_figures(compared.form),
         "equality": equality_of(compared),
@@ -175,13 +215,34 @@ def judge(
         "containment": _containment(compared, owner, calls),
         "function": function,
         "watermark": watermark,
-        "priority": asdict(_priority(claim, owner, compared, mine, inputs or {})),
+        "priority": asdict(_priority(claim, owner, compared, mine, files.named)),
         "recovery": None if compared.result is None else recovery_of(compared.result),
         "network": network_of(compared, owner),
     }
     answers = answers_of(figures)
     verdict = decide(answers, unusual_options(figures["options"]))
     return Judgement(verdict, answers, compared, mark, write_evidence(figures, answers, verdict, notes or {}))
+
+
+def _compared(
+    suspect: nn.Module,
+    owner: Owner,
+    options: JudgeOptions,
+    calls: Mapping[str, Sequence[Inputs]],
+    *,
+    by_weights: bool = False,
+) -> tuple[Compared, Document]:
+    """Networks compared as the options say, and outputs."""
+    compared = compare(
+        suspect,
+        owner,
+        tolerance=options.tolerance,
+        layers=options.layers,
+        matching=options.matching,
+        recovering=options.recover,
+        by_weights=by_weights,
+    )
+    return compared, function_of(compared, owner, calls)
 
 
 def _check_options(options: JudgeOptions) -> None:

@@ -94,7 +94,7 @@ class AttackLog:
     """Weights whose kernels grew."""
 
     parameters: int
-    """Entries of all tensors of the attacked model."""
+    """Number of parameters of the attacked model."""
 
     versions: dict[str, str]
     """Of Canon and torch."""

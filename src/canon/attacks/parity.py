@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from canon.attacks.curves import Curves
+from canon.describe.curves import Curves
 from canon.graph import Space, Stage
 
 Form = Literal["linear", "half", "even"] | None

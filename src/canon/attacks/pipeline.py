@@ -10,6 +10,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.attacks import registry
 from canon.attacks.after import Step, as_steps
 from canon.attacks.axes import Axes
@@ -23,7 +24,7 @@ from canon.attacks.probes import Inputs, difference, probes_like
 from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
-from canon.graph import trace
+from canon.graph import Example, arguments, trace
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors, resize_kernels
 
@@ -31,8 +32,8 @@ Progress = Callable[[int, int], None]
 """Told how many layers are written, and of how many."""
 
 
-@dataclass(frozen=True, eq=False)
-class AttackResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class AttackResult(Shown):
     """An attacked model and what was done to it."""
 
     model: nn.Module
@@ -41,10 +42,18 @@ class AttackResult:
     log: AttackLog
     """What was done, enough to do it again and to score a recovery."""
 
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "ops": self.log.options.ops,
+            "spaces": len(self.log.spaces),
+            "parameters": self.log.parameters,
+            "preserves": self.log.preserves,
+        }
+
 
 def attack(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     ops: str | Iterable[str],
     *,
     ratio: float = 0.2,
@@ -59,7 +68,7 @@ def attack(
 
     Args:
         model: A model in evaluation mode. It is not changed.
-        example: An input tensor, or a tuple of the forward pass's arguments.
+        example: An input tensor, or a tuple of the forward pass's arguments, or a dict of them by name.
         ops: Primitives in the order of their application, or `"mix-opseq"` or `"mix-opseq-per-merge-group"`.
         ratio: ρ; each primitive adds `⌈ρ·C⌉` channels.
         seed: The same seed gives the same tensors.
@@ -81,7 +90,7 @@ def attack(
 
 def attack_with(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     options: AttackOptions,
     progress: Progress | None = None,
     *,
@@ -89,13 +98,14 @@ def attack_with(
     probes: Tensor | Inputs | None = None,
 ) -> AttackResult:
     """`attack` with all options in one value, and with news of its progress."""
+    example = arguments(model, example)
     steps = as_steps(after)
     return _carry_out(model, _prepare(model, example, options), steps, _Trials.of(example, probes), progress)
 
 
 def replay(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     log: AttackLog,
     *,
     after: Iterable[str | Step] | None = None,
@@ -113,6 +123,7 @@ def replay(
     Raises:
         AttackError: The model is not the one that the log speaks of.
     """
+    example = arguments(model, example)
     steps = as_steps(step.step for step in log.after) if after is None else as_steps(after)
     prepared = _prepare(model, example, log.options)
     if prepared.log.spaces != log.spaces or prepared.log.kernels != log.kernels:
@@ -136,16 +147,22 @@ class _Prepared:
     log: AttackLog
 
 
-def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
-    for name in options.ops:
+def check_ops(ops: Iterable[str]) -> None:
+    """Raise AttackError if there is no such operation."""
+    for name in ops:
         if name not in MIX:
-            registry.get(name)  # a wrong name is found before anything else
+            registry.get(name)
+
+
+def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
+    check_ops(options.ops)
     graph = trace(model, example)
-    tensors = {name: tensor.detach() for name, tensor in tensor_names(model)[0].items()}
+    named = tensor_names(model)[0]
+    tensors = {name: tensor.detach() for name, tensor in named.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     generator = torch.Generator().manual_seed(options.seed)
     plan = make_plan(graph, options, shapes, generator, ordinary_shifts(model))
-    size = count_parameters(plan, shapes)
+    size = count_parameters(plan, shapes, {name for name, one in named.items() if isinstance(one, nn.Parameter)})
     if size > options.max_parameters:
         raise AttackError(
             f"the attacked model would have {size:,} parameters, more than {options.max_parameters:,}",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from canon.attacks import nullity, parity, ranges
-from canon.attacks.curves import Curves
 from canon.attacks.parity import Form
 from canon.attacks.ranges import Depths
+from canon.describe.curves import Curves
 from canon.graph import ChannelGraph, Space
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -240,8 +240,8 @@ def growing_kernels(graph: ChannelGraph, attacked: frozenset[int]) -> frozenset[
     return frozenset(name for name in allowed - barred if names[name] == 1)
 
 
-def count_parameters(plan: AttackPlan, shapes: Mapping[str, tuple[int, ...]]) -> int:
-    """Entries of all tensors of the attacked model."""
+def count_parameters(plan: AttackPlan, shapes: Mapping[str, tuple[int, ...]], parameters: Collection[str]) -> int:
+    """Entries of those tensors of the attacked model that are parameters."""
     sizes = {name: list(shape) for name, shape in shapes.items()}
     for linear in plan.graph.maps:
         size = sizes[linear.weight]
@@ -260,4 +260,4 @@ def count_parameters(plan: AttackPlan, shapes: Mapping[str, tuple[int, ...]]) ->
                 growth[name, stage.axis, stage.offset] = (planned.after - planned.space.width) * stage.repeat
     for (name, axis, _), more in growth.items():
         sizes[name][axis] += more
-    return sum(math.prod(size) for size in sizes.values())
+    return sum(math.prod(size) for name, size in sizes.items() if name in parameters)

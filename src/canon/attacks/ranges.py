@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from canon.attacks.curves import Curves
+from canon.describe.curves import Curves
 from canon.graph import ChannelGraph, LinearMap, Space, Stage
 
 Level = Literal["zero", "low", "under"] | None

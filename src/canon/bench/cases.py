@@ -108,12 +108,32 @@ class Attacked(Case):
     attack_seed: int = 0
     """Seed of the attack."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Methods(Attacked):
+    """One attack, undone by every method, none of which is told the clean widths."""
+
+    kind: ClassVar[str] = "methods"
+
+    style: str = "paper"
+    """`paper`: as the paper describes it (no dummy reads a dummy, zero dummies are zero where they come in, one place
+    is scaled); `stronger`: all that our attack does by default."""
+
+
+STYLES: Final = ("paper", "stronger")
+"""Of a case of kind `methods`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Camouflaged(Attacked):
+    """A case about a model that our own attack hid."""
+
     camouflage: bool = True
     """Whether channels are also permuted and scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recovery(Attacked):
+class Recovery(Camouflaged):
     """Attack, recover, align, certify, and read the mark at every step."""
 
     kind: ClassVar[str] = "recovery"
@@ -125,7 +145,7 @@ class Recovery(Attacked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tolerance(Attacked):
+class Tolerance(Camouflaged):
     """The certificate at several tolerances, against the owner's model and against a stranger's."""
 
     kind: ClassVar[str] = "tolerance"
@@ -137,7 +157,7 @@ class Tolerance(Attacked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Changed(Attacked):
+class Changed(Camouflaged):
     """A disguise, then a change of the weights: what is found of the owner's network, and what is answered."""
 
     kind: ClassVar[str] = "changed"
@@ -157,7 +177,7 @@ class Clean(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Runtime(Attacked):
+class Runtime(Camouflaged):
     """How long recovery takes; `attack` may be `clean`."""
 
     kind: ClassVar[str] = "runtime"
@@ -176,7 +196,7 @@ class Runtime(Attacked):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Baseline(Attacked):
+class Baseline(Camouflaged):
     """What one defence makes of an attacked model."""
 
     kind: ClassVar[str] = "baseline"
@@ -186,7 +206,7 @@ class Baseline(Attacked):
 
 
 KINDS: Final[Mapping[str, type[Case]]] = {
-    kind.kind: kind for kind in (Training, Recovery, Tolerance, Changed, Clean, Runtime, Baseline)
+    kind.kind: kind for kind in (Training, Recovery, Methods, Tolerance, Changed, Clean, Runtime, Baseline)
 }
 """By name."""
 

@@ -5,23 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from canon.watermarks import TrainOptions
+from canon.watermarks import Augmentation, TrainOptions
 
-_BY_DATASET: Final = {
-    "digits": TrainOptions(),
-    "mnist": TrainOptions(epochs=6, batch_size=1024, learning_rate=2e-3, cooldown=2, accuracy_goal=0.99),
-    "cifar10": TrainOptions(epochs=24, batch_size=512, learning_rate=2e-3, cooldown=6),
-    "cifar100": TrainOptions(epochs=24, batch_size=512, learning_rate=2e-3, cooldown=6),
-}
+_DIGITS: Final = TrainOptions()
+_MNIST: Final = TrainOptions(epochs=6, batch_size=1024, learning_rate=2e-3, cooldown=2, accuracy_goal=0.99)
+_CIFAR: Final = TrainOptions(epochs=24, batch_size=512, learning_rate=2e-3, cooldown=6)
+_SMALL_STEM: Final = TrainOptions(
+    epochs=30,
+    batch_size=512,
+    optimizer="sgd",
+    learning_rate=0.5,
+    schedule="one-cycle",
+    augmentation=Augmentation(shift=4, mirror=True),
+    label_smoothing=0.1,
+    mark_strength=0.1,
+)
+
+_BY_DATASET: Final = {"digits": _DIGITS, "mnist": _MNIST, "cifar10": _CIFAR, "cifar100": _CIFAR}
 
 # Deep and thin, or with dropout and stochastic depth: these want more passes, on few images also a slower end.
-_SLOW: Final = {
-    ("digits", "efficientnet_b0"): TrainOptions(epochs=60, cooldown=10, accuracy_goal=0.985),
-    ("digits", "inception_v3"): TrainOptions(epochs=45, cooldown=8, accuracy_goal=0.985),
-    ("mnist", "inception_v3"): replace(_BY_DATASET["mnist"], epochs=9, accuracy_goal=0.98),
+_BY_MODEL: Final = {
+    ("digits", "efficientnet_b0"): replace(_DIGITS, epochs=60, cooldown=10, accuracy_goal=0.985),
+    ("digits", "inception_v3"): replace(_DIGITS, epochs=45, cooldown=8, accuracy_goal=0.985),
+    ("mnist", "inception_v3"): replace(_MNIST, epochs=9, accuracy_goal=0.98),
+    ("cifar10", "small:resnet18"): _SMALL_STEM,
+    ("cifar100", "small:resnet18"): _SMALL_STEM,
 }
 
 
 def train_options(dataset: str, model: str, device: str) -> TrainOptions:
     """The options that a model of the benchmark is trained with, mark or no mark."""
-    return replace(_SLOW.get((dataset, model), _BY_DATASET[dataset]), device=device)
+    return replace(_BY_MODEL.get((dataset, model), _BY_DATASET[dataset]), device=device)

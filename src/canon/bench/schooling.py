@@ -163,15 +163,7 @@ def build(name: str, classes: int, seed: int, *, small: bool = False) -> nn.Modu
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return SMALL[name](classes)
-    model = zoo.model(name, classes=classes, seed=seed)
-    if small:
-        assert name.startswith("resnet"), "only residual networks have a stem that is known here"
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
-            nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
-        model.maxpool = nn.Identity()
-    return model
+    return zoo.model(f"small:{name}" if small else name, classes=classes, seed=seed)
 
 
 def plain(classes: int) -> nn.Module:

@@ -20,6 +20,7 @@ from canon.bench.baselines import BASELINES
 from canon.bench.cases import (
     CLEAN,
     KINDS,
+    STYLES,
     TWIN,
     UNCHANGED,
     Attacked,
@@ -27,6 +28,7 @@ from canon.bench.cases import (
     Case,
     Changed,
     Clean,
+    Methods,
     Runtime,
     Training,
     read_case,
@@ -35,6 +37,9 @@ from canon.errors import BenchError, CanonError
 
 CANON_METHODS: Final = ("canon-exact", "canon-probe")
 """Ours, as the baselines are called."""
+
+TWO_PATHS: Final = ("deepipr", "passport_aware")
+"""Schemes that train a public and a private path at once."""
 
 SUFFIX: Final = ".toml"
 
@@ -82,9 +87,10 @@ class Suite:
 
 
 def trainings_of(cases: Iterable[Case]) -> tuple[Training, ...]:
-    """Every trained model that cases need, each once, unmarked twins first."""
+    """Every trained model that cases need, each once, unmarked twins first; then what takes twice as long, so that none
+    of it is left alone at the end."""
     found = dict.fromkeys(training for case in cases for training in case.trainings)
-    return tuple(sorted(found, key=lambda training: training.scheme != TWIN))
+    return tuple(sorted(found, key=lambda training: (training.scheme != TWIN, training.scheme not in TWO_PATHS)))
 
 
 def suite_names() -> tuple[str, ...]:
@@ -165,6 +171,8 @@ def check_suite(suite: Suite) -> None:
             models.add(case.model)
         if isinstance(case, Clean | Runtime):
             one_of("recovery method", case.method, METHODS)
+        if isinstance(case, Methods):
+            one_of("style of attack", case.style, STYLES)
         if isinstance(case, Baseline):
             one_of("defence", case.method, (*CANON_METHODS, *BASELINES))
         if isinstance(case, Changed) and case.after != UNCHANGED:

@@ -13,6 +13,7 @@ def run() -> None:
     try:
         from canon.cli.main import app, execute
     except KeyboardInterrupt:
+        print("interrupted; nothing was written", file=sys.stderr)
         sys.exit(130)
     except ModuleNotFoundError as error:
         if error.name != "typer":

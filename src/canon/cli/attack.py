@@ -10,8 +10,10 @@ import typer
 from rich.text import Text
 
 from canon._files import check_outputs, write_text
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
+from canon.cli.inputs import ExampleFile, moved
 from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
@@ -38,6 +40,7 @@ Ops = Annotated[
     list[str] | None,
     typer.Option(
         "--op",
+        autocompletion=completion.operations,
         help="nso_zero, nso_clique, nso_split, dead_range, dead_data, odd_group, odd_replace, entangled, tiny_column, "
         "noisy_clique, in the order given; or mix-opseq[-per-merge-group].",
     ),
@@ -78,6 +81,7 @@ def attack(
     sequence_length: Length = 3,
     after: After = None,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -87,6 +91,7 @@ def attack(
     """Inject, shuffle and scale channels so that MODEL computes the same and looks like another."""
     from canon.attacks import AttackOptions, attack_with
     from canon.attacks.after import as_steps
+    from canon.attacks.pipeline import check_ops
     from canon.io import check_format, save
 
     talker = Talker(as_json)
@@ -100,17 +105,18 @@ def attack(
         select=tuple(select or ()),
         sequence_length=sequence_length,
     )
+    check_ops(options.ops)
     steps = as_steps(after or ())
     place = parse_device(device)
     check_format(out)
     check_outputs([out, log], [model], force=force)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
     check_outputs([out, log], loaded.files, force=force)
-    example = tuple(x.to(place) for x in loaded.example)
+    inputs = moved(loaded.example, place)
     with talker.progress(f"attacking {loaded.name}") as advance:
         result = attack_with(
             loaded.model.to(place),
-            example,
+            inputs,
             options,
             lambda done, total: advance(done / total),
             after=[_with_data(step, loaded.example) for step in steps],

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.text import Text
 
 from canon._files import check_outputs
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.options import AsJson, Device, Force, parse_device
@@ -22,8 +23,16 @@ app = typer.Typer(no_args_is_help=True, help="Run the benchmark's suites and bui
 RECORDS = Path("runs/bench/records")
 RESULTS = Path("docs/results")
 
-SuiteName = Annotated[str, typer.Argument(metavar="SUITE", help="A suite's name, or the path of a TOML file.")]
-SuiteNames = Annotated[list[str] | None, typer.Argument(metavar="[SUITE]...", help="Suites; all that have records.")]
+SuiteName = Annotated[
+    str,
+    typer.Argument(
+        metavar="SUITE", autocompletion=completion.suites, help="A suite's name, or the path of a TOML file."
+    ),
+]
+SuiteNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SUITE]...", autocompletion=completion.suites, help="Suites; all that have records."),
+]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the records.")]
 Records = Annotated[Path, typer.Option("--records", file_okay=False, help="Folder of the records.")]
 Cache = Annotated[Path, typer.Option("--cache", file_okay=False, help="Folder of the trained models.")]
@@ -122,16 +131,20 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson 
     Talker(as_json).result(rows, Text("\n".join(lines)))
 
 
-@app.command(epilog=examples("canon bench report", "canon bench report --records runs/bench/records --out pages"))
+@app.command(epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages"))
 def report(
+    suites: SuiteNames = None,
     records: Records = RESULTS / "records",
     out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages.")] = RESULTS,
     as_json: AsJson = False,
 ) -> None:
-    """Build the pages of results, as Markdown and HTML with figures, from records alone."""
+    """Build the pages of results, as Markdown and HTML with figures, from records alone.
+
+    SUITE is a name, or the path of a TOML file of your own.
+    """
     from canon.bench.tables import write_pages
 
-    pages = list(write_pages(records, out))
+    pages = list(write_pages(records, out, suites or ()))
     Talker(as_json).result(pages, Text("\n".join(map(str, pages))))
 
 

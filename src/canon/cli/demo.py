@@ -15,6 +15,7 @@ from rich.text import Text
 
 from canon._files import check_outputs
 from canon.cli.console import Talker
+from canon.cli.examples import examples
 from canon.cli.options import AsJson, Force, Seed
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from canon.claims import Presented
     from canon.verify import LayoutKey
     from canon.watermarks import Key
+
+EXAMPLES = examples("canon demo", "canon demo --ratio 0.5 --seed 3 --report half.html")
 
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train; fewer is quicker.")]
 Ratio = Annotated[float, typer.Option("--ratio", help="Share of channels that each step of the attack adds.")]
@@ -75,12 +78,6 @@ def demo(
     A resnet18 learns scikit-learn's digits together with a 128-bit message in its weights. An attacker then injects
     channels, shuffles and rescales them, without changing a single output. Canon undoes that from the attacked model
     alone, certifies the result against the owner's model, reads the message again, and writes a report to look at.
-
-    [bold]Examples[/bold]
-
-      canon demo
-
-      canon demo --ratio 0.5 --seed 3 --report half.html
     """
     from canon.report import check_report
 

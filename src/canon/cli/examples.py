@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from rich.markup import escape
-
 
 def examples(*lines: str) -> str:
-    """The end of a verb's help: each line a whole command.
+    r"""The end of a verb's help: each line a whole command, which help leaves as it is (`\b` says so).
 
-    >>> print(examples("canon inspect resnet18", "canon inspect suspect.onnx --json"))
-    [bold]Examples[/bold]
+    >>> print(examples("canon inspect resnet18", "canon inspect suspect.onnx --json").replace("\b", ""))
     <BLANKLINE>
-    canon inspect resnet18
-    <BLANKLINE>
-    canon inspect suspect.onnx --json
+    Examples:
+      canon inspect resnet18
+      canon inspect suspect.onnx --json
     """
-    return "\n\n".join(["[bold]Examples[/bold]", *map(escape, lines)])
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])

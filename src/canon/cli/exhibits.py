@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from canon._files import check_outputs
+from canon.cli import completion
 from canon.cli.console import Talker
+from canon.cli.inputs import moved as on_device
 from canon.cli.models import load_model
 from canon.cli.options import parse_device
 from canon.cli.probes import HELP, Probes, load_probes
@@ -23,7 +25,14 @@ if TYPE_CHECKING:
     from canon.watermarks import Key
 
 Reference = Annotated[
-    str | None, typer.Option("--reference", "-r", metavar="MODEL", help="The owner's model: a file of any format.")
+    str | None,
+    typer.Option(
+        "--reference",
+        "-r",
+        metavar="MODEL",
+        autocompletion=completion.models,
+        help="The owner's model: a file of any format.",
+    ),
 ]
 LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key instead.")]
 MarkFile = Annotated[
@@ -52,6 +61,7 @@ class Named:
     probes: Path | None = None
     arch: str | None = None
     size: str | None = None
+    example: Path | None = None
     trust_pickle: bool = False
     limit: list[str] | None = None
     device: str = "cpu"
@@ -90,7 +100,7 @@ class Exhibits:
 
         return {
             "suspect": moved(self.suspect),
-            "example": tuple(x.to(place) for x in self.suspect.example),
+            "example": on_device(self.suspect.example, place),
             "reference": None if self.owner is None else moved(self.owner),
             "layout_key": self.layout_key,
             "watermark_key": self.watermark_key,
@@ -106,6 +116,7 @@ class Exhibits:
 
 def load_exhibits(talker: Talker, named: Named) -> Exhibits:
     """Load what the user named, after all outputs were found to be possible and to be none of it."""
+    from canon.io.origin import read_with_origin
     from canon.verify import LayoutKey
     from canon.watermarks import load_key
 
@@ -117,7 +128,7 @@ def load_exhibits(talker: Talker, named: Named) -> Exhibits:
     check_outputs(named.outputs, named.inputs, force=named.force)
 
     def model(source: str, arch: str | None) -> LoadedModel:
-        loaded = load_model(talker, source, arch, named.size, named.trust_pickle, named.limit)
+        loaded = load_model(talker, source, arch, named.size, named.trust_pickle, named.limit, named.example)
         # Parts and external data are known only now.
         check_outputs(named.outputs, loaded.files, force=named.force)
         return loaded
@@ -130,22 +141,15 @@ def load_exhibits(talker: Talker, named: Named) -> Exhibits:
         inputs["reference"] = {**owner.origin, **_signed(str(named.reference))}
     ancestors = tuple(model(source, arch) for source in named.ancestors)
     inputs |= {f"ancestor_{index}": one.origin for index, one in enumerate(ancestors, 1)}
-    layout, inputs["layout_key"] = _key(named.layout_key, LayoutKey.load)
-    mark, inputs["watermark_key"] = _key(named.watermark_key, load_key)
+    layout, mark = None, None
+    if named.layout_key is not None:
+        layout, inputs["layout_key"] = read_with_origin(named.layout_key, LayoutKey.load)
+    if named.watermark_key is not None:
+        mark, inputs["watermark_key"] = read_with_origin(named.watermark_key, load_key)
     probes = None if named.probes is None else load_probes(named.probes, suspect.model, suspect.example)
     if probes is not None:
         inputs["probes"] = probes.origin
-    return Exhibits(suspect, owner, layout, mark, ancestors, probes, {role: one for role, one in inputs.items() if one})
-
-
-def _key(path: Path | None, load: Callable[[Path], Any]) -> tuple[Any, dict[str, str]]:
-    """A key, and the name and digest of what was read for it."""
-    from canon.io.origin import file_state, origin_of
-
-    if path is None:
-        return None, {}
-    state = file_state(path)
-    return load(path), origin_of(path, {path: state})
+    return Exhibits(suspect, owner, layout, mark, ancestors, probes, inputs)
 
 
 def _signed(source: str) -> dict[str, str]:

@@ -14,14 +14,18 @@ from typing import Annotated, Any, final
 import typer
 from typer.core import TyperGroup
 
+from canon._files import WRITTEN
 from canon._text import visible
 from canon._version import __version__
 from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
 from canon.cli.attack import attack
+from canon.cli.attack_test import EXAMPLES as ATTACK_TEST_EXAMPLES
+from canon.cli.attack_test import try_attack
 from canon.cli.bench import app as bench
 from canon.cli.claim import app as claim
 from canon.cli.commit import EXAMPLES as COMMIT_EXAMPLES
 from canon.cli.commit import commit
+from canon.cli.demo import EXAMPLES as DEMO_EXAMPLES
 from canon.cli.demo import demo
 from canon.cli.evidence import app as evidence
 from canon.cli.exit_codes import ExitCode
@@ -29,10 +33,12 @@ from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
 from canon.cli.locate import EXAMPLES as LOCATE_EXAMPLES
 from canon.cli.locate import locate
+from canon.cli.new import app as new
 from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
 from canon.cli.recover import recover
 from canon.cli.register import EXAMPLES as REGISTER_EXAMPLES
 from canon.cli.register import register
+from canon.cli.scheme import app as scheme
 from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
@@ -45,6 +51,11 @@ WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if
 @final
 class PipeGroup(TyperGroup):
     """Verbs whose reader may stop reading, as `head` does: typer would then exit with 1, which here means refuted."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the verb; some have two words."""
+        both = " ".join(args[:2])
+        return super().resolve_command(ctx, [both, *args[2:]] if both in self.commands else args)
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb and write out all it printed."""
@@ -63,7 +74,7 @@ app = typer.Typer(
     cls=PipeGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -111,15 +122,18 @@ def _globals(
 
 app.command(epilog=INSPECT_EXAMPLES)(inspect)
 app.command(epilog=ATTACK_EXAMPLES)(attack)
+app.command("attack test", epilog=ATTACK_TEST_EXAMPLES)(try_attack)
 app.command(epilog=RECOVER_EXAMPLES)(recover)
 app.command(epilog=REGISTER_EXAMPLES)(register)
 app.command(epilog=LOCATE_EXAMPLES)(locate)
 app.command(epilog=COMMIT_EXAMPLES)(commit)
 app.command(epilog=VERIFY_EXAMPLES)(verify)
-app.command()(demo)
+app.command(epilog=DEMO_EXAMPLES)(demo)
 app.add_typer(evidence, name="evidence")
 app.add_typer(watermark, name="watermark")
 app.add_typer(claim, name="claim")
+app.add_typer(scheme, name="scheme")
+app.add_typer(new, name="new")
 app.add_typer(bench, name="bench")
 
 
@@ -131,14 +145,15 @@ def execute(application: typer.Typer, arguments: Sequence[str] | None = None) ->
     usage.
     """
     given = tuple(sys.argv[1:] if arguments is None else arguments)
+    WRITTEN.clear()
     session = Session(as_json="--json" in given, arguments=given)
     try:
         status = application(args=arguments, obj=session, prog_name="canon", standalone_mode=not session.as_json)
         return status if isinstance(status, int) else ExitCode.OK
     except SystemExit as stop:
         return _status(stop)
-    except typer.Abort:
-        return ExitCode.INTERRUPTED
+    except (typer.Abort, KeyboardInterrupt):
+        return _interrupted()
     except WRONG_USAGE as error:
         message = getattr(error, "format_message", error.__str__)()
         return _complain(session, "UsageError", message, hint="Add --help to see what there is")
@@ -146,17 +161,24 @@ def execute(application: typer.Typer, arguments: Sequence[str] | None = None) ->
         return _complain(session, type(error).__name__, error.message, where=error.where, hint=error.hint)
     except OSError as error:
         return _complain(session, type(error).__name__, error.strerror or str(error), where=error.filename)
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
     except Exception as error:
         hint = None if session.debug else "This is a fault in Canon; run `canon --debug ...` to see where it arose"
         what = f"unexpected {type(error).__name__}: {error}"
         return _complain(session, "InternalError", what, hint=hint, status=ExitCode.INTERNAL)
 
 
+def _interrupted() -> ExitCode:
+    """Say what an interrupted command has left: files are written whole or not at all."""
+    kept = ", ".join(visible(path) for path in WRITTEN[:3]) + (f" and {len(WRITTEN) - 3} more" if WRITTEN[3:] else "")
+    print(f"interrupted; kept: {kept}" if kept else "interrupted; nothing was written", file=sys.stderr)
+    return ExitCode.INTERRUPTED
+
+
 def _status(stop: SystemExit) -> int:
     if stop.code is None:
         return ExitCode.OK
+    if stop.code == ExitCode.INTERRUPTED:
+        return _interrupted()
     if isinstance(stop.code, int):
         return stop.code
     print(visible(stop.code), file=sys.stderr)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from canon.cli import completion
+
 if TYPE_CHECKING:
     import torch
 
@@ -79,6 +81,7 @@ Architecture = Annotated[
         "--arch",
         "-a",
         metavar="NAME",
+        autocompletion=completion.architectures,
         help="What a file of weights belongs to: a torchvision or timm name, or package.module:factory. "
         "A factory is imported and called, so it runs that code; it is taken from here alone, never from a file.",
     ),

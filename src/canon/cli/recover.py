@@ -12,8 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from canon._files import check_outputs, write_text
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
+from canon.cli.inputs import ExampleFile, moved
 from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
@@ -43,7 +45,15 @@ ReportFile = Annotated[
     Path | None,
     typer.Option("--report", dir_okay=False, help="Where to write what was found: a page (.html) or every decision."),
 ]
-Method = Annotated[str, typer.Option("--method", "-m", help="exact (from the weights) or probe (from activations).")]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method",
+        "-m",
+        autocompletion=completion.methods,
+        help="exact (from the weights) or probe (from activations).",
+    ),
+]
 Widths = Annotated[
     str | None,
     typer.Option("--widths", help="The clean widths, if known: a model name, or a file of the original."),
@@ -63,6 +73,7 @@ def recover(
     check: Check = True,
     seed: Seed = 0,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -72,24 +83,27 @@ def recover(
     """Undo structural obfuscation of MODEL and write an ordinary, compact model. The input file is not changed."""
     from canon import api
     from canon.io import check_format, save
+    from canon.recovery.pipeline import METHODS
     from canon.recovery.probe import ProbeOptions
     from canon.report import check_report, write_report
 
     talker = Talker(as_json)
+    if method not in METHODS:
+        raise typer.BadParameter(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}")
     place = parse_device(device)
     check_format(out)
     is_page = report is not None and report.suffix.lower() in (".html", ".htm")
     check_outputs([out, report], [model, widths], force=force)
     if report is not None and is_page:
         check_report(report, force=force)
-    suspect = load_model(talker, model, arch, size, trust_pickle, limit)
+    suspect = load_model(talker, model, arch, size, trust_pickle, limit, example)
     check_outputs([out, report], suspect.files, force=force)
     known = None if widths is None else known_widths(widths, limit)
-    example = tuple(x.to(place) for x in suspect.example)
+    inputs = moved(suspect.example, place)
     with talker.progress(f"recovering {suspect.name}") as advance:
         result = api.recover(
             suspect.model.to(place),
-            example,
+            inputs,
             method,
             widths=known,
             sanity_check=check,
@@ -101,8 +115,8 @@ def recover(
     save(result.model, out, example=suspect.example, architecture=suspect.architecture, force=force)
     if report is not None and is_page:
         options = {"method": method, "widths": widths, "check": check}
-        inputs = {"suspect": suspect.origin}
-        page = api.recovery_document(suspect.model, result, suspect.example, inputs=inputs, options=options)
+        origins = {"suspect": suspect.origin}
+        page = api.recovery_document(suspect.model, result, suspect.example, inputs=origins, options=options)
         write_report(page, report, force=force)
     elif report is not None:
         write_text(report, result.report.to_json() + "\n", force=force)

@@ -24,7 +24,7 @@ def verbs() -> Iterator[tuple[str, Any]]:
 def examples_of(command: Any) -> list[str]:
     """The examples in a verb's help: whole lines that begin with `canon`."""
     text = f"{command.help or ''}\n{command.epilog or ''}"
-    return [line.strip().replace("\\[", "[") for line in text.splitlines() if line.strip().startswith("canon ")]
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("canon ")]
 
 
 def reference() -> str:
@@ -96,19 +96,12 @@ def _default(option: Any) -> str:
 
 
 def _plain(text: str | None) -> str:
-    return re.sub(r"\s+", " ", _unmarked(text or "")).replace("|", "\\|").strip()
+    return re.sub(r"\s+", " ", text or "").replace("|", "\\|").strip()
 
 
 def _prose(text: str | None) -> str:
-    """A verb's own words, without its examples."""
-    paragraphs = inspect.cleandoc(_unmarked(text or "")).split("\n\n")
-    kept = [p for p in paragraphs if not p.strip().startswith("canon ") and p.strip() != "Examples"]
-    return "\n\n".join(" ".join(p.split()) for p in kept) + "\n"
-
-
-def _unmarked(text: str) -> str:
-    """Text without rich's markup."""
-    return re.sub(r"(?<!\\)\[/?[a-z ]+\]", "", text).replace("\\[", "[")
+    """A verb's own words."""
+    return "\n\n".join(" ".join(p.split()) for p in inspect.cleandoc(text or "").split("\n\n")) + "\n"
 
 
 if __name__ == "__main__":

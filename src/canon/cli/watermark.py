@@ -10,6 +10,7 @@ import typer
 from rich.text import Text
 
 from canon._files import atomic_path, check_outputs
+from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
@@ -31,8 +32,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Embed watermarks, read them, and look into keys.")
 
-SchemeName = Annotated[str, typer.Argument(metavar="SCHEME", help="A scheme, such as uchida17.")]
-ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="A torchvision or timm model name.")]
+SchemeName = Annotated[
+    str, typer.Argument(metavar="SCHEME", autocompletion=completion.schemes, help="A scheme, such as uchida17.")
+]
+ModelName = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", autocompletion=completion.architectures, help="A torchvision or timm model name."),
+]
 KeyFile = Annotated[Path, typer.Option("--key", "-k", dir_okay=False, help="The owner's key file.")]
 MessageText = Annotated[
     str | None, typer.Option("--message", "-m", help="A text, hex:DIGITS or random:SEED; default: random by the seed.")

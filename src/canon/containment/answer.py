@@ -130,7 +130,7 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if findings.start is not None:
         return "not decided", (
             f"{everywhere.found:,} of {everywhere.channels:,} of the owner's channels are like some of the suspect's, "
-            f"but they differ by {findings.start.changed**0.5:.0%} of their size in directions that many of them share, "
+            f"but they differ by {findings.start.changed**0.5:.0%} of their size in directions that many share, "
             "as only training makes them: two networks trained apart from the same first weights would agree as far"
         )
     if deep.telling < ENOUGH:

@@ -22,14 +22,18 @@ from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
 from canon.containment.start import start_by_portrait, start_by_weights
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
+from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
-from canon.graph import ChannelGraph
+from canon.graph import ChannelGraph, Example, arguments
+from canon.graph.tracer import check_model
+from canon.normal import Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait, with_luck
+from canon.verify.programs import as_given
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
@@ -61,6 +65,9 @@ class Owner:
     layout: Layout | None = None
     """Exact figures of a key."""
 
+    program: Outline | None = None
+    """A key's program."""
+
     @staticmethod
     def of(reference: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Owner:
         """From a model or a layout key."""
@@ -70,7 +77,14 @@ class Owner:
                 raise KeyFileError(
                     "the key was made before keys could locate a network", hint="Make it again with `canon register`"
                 )
-            return Owner(layout.architecture, portrait, reference.norms, reference.skeleton, layout=layout)
+            return Owner(
+                layout.architecture,
+                portrait,
+                reference.norms,
+                reference.skeleton,
+                layout=layout,
+                program=reference.program,
+            )
         traced = Traced.of(reference, example)
         traced.check_finite()
         seed = _seed(traced.tensors)
@@ -98,7 +112,7 @@ def _seed(tensors: Mapping[str, Tensor]) -> int:
 def locate(
     suspect: nn.Module,
     reference: nn.Module | LayoutKey,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     ancestors: Sequence[nn.Module] = (),
 ) -> Location:
@@ -110,28 +124,36 @@ def locate(
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
         reference: The owner's model, or its layout key from `register`.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         ancestors: Public models that the owner's was made from. What they explain is then not counted.
 
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
+    check_model(suspect)
+    example = arguments(suspect, example)
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
-        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole)
+        given = prepare(suspect, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program)
     except OtherNetwork as error:
         return Location("not decided", f"nothing could be compared: {error}", 0.0, 0.0, None, None, None)
+    if given.housed is not None and given.housed.tied:
+        better = untied(suspect, reference, example, given.housed, owner)
+        if better is not given.housed:
+            given = prepare(better.model, owner.architecture, owner.skeleton, owner.norms, example, whole)
+            given = replace(given, housed=better)
     with torch.no_grad():
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
-        return _located(suspect, given, owner, example, known)
+        running = suspect if given.housed is None else as_given(suspect, given.housed)
+        return _located(running, given, owner, example, known)
 
 
 def _ancestor(
     model: nn.Module, owner: Owner, example: Tensor | tuple[Any, ...], whole: nn.Module | None
 ) -> dict[int, Found]:
     """What the ancestor has of the owner's network."""
-    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole).traced
+    traced = prepare(model, owner.architecture, owner.skeleton, owner.norms, example, whole, owner.program).traced
     return Walk(traced.graph, traced.tensors, owner.portrait).run()
 
 

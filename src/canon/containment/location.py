@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.containment.agreement import Agreement
 from canon.verify.alignment import ESTABLISHED
 
@@ -125,8 +126,8 @@ class Start:
         return self.changed > FAR and self.shared > self.bar
 
 
-@dataclass(frozen=True, eq=False)
-class Location:
+@dataclass(frozen=True, eq=False, repr=False)
+class Location(Shown):
     """Where the owner's network stands in a suspect."""
 
     answer: Answer
@@ -162,6 +163,15 @@ class Location:
 
     seed: int = 0
     """What rows were projected with."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "answer": self.answer,
+            "reason": self.reason,
+            "coverage": self.coverage,
+            "residual": self.median,
+            "agreement": self.agreement,
+        }
 
     @property
     def median(self) -> float | None:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canon.describe.arrays import Array
+from canon.describe.arrays import Array, quiet
 from canon.describe.signature import Signature
 
 TABLES = 6
@@ -49,6 +49,7 @@ def cluster(signature: Signature, label: Array, tolerance: float, seed: int = 0)
             return leader  # a cell in which some agree and some do not is looked at again
 
 
+@quiet
 def _keys(signature: Signature, label: Array, seed: int) -> Array:
     """The cell of every channel in every table as one number, `TABLES x width`."""
     width = signature.width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Literal
 
@@ -165,13 +165,16 @@ class _Builder:
         return tuple(result)
 
 
-def build(state: State, aliases: Mapping[str, str], method: Literal["fx", "export"]) -> ChannelGraph:
-    """The channel graph of a finished trace."""
+def build(
+    state: State, aliases: Mapping[str, str], method: Literal["fx", "export"], names: Iterable[str] = ()
+) -> ChannelGraph:
+    """The channel graph of a finished trace; `names` are those of all tensors."""
     builder = _Builder(state)
     builder.constraints()
     maps = tuple(builder.map(index) for index in range(len(state.maps)))
     builder.spread_stages()
     spaces = builder.spaces()
+    state.space_of = builder.space_of
     points = state.points
     taps = {p: points.find(p) for p in range(len(points.parent))}
     taps |= {number: points.find(point) for (point, _), number in builder.stretches.items()}
@@ -191,4 +194,22 @@ def build(state: State, aliases: Mapping[str, str], method: Literal["fx", "expor
         signed_taps=frozenset(t for t in roots if t not in points.curved and t not in points.fixed),
         aliases=dict(aliases),
         method=method,
+        held=_held(state, maps, spaces, names),
     )
+
+
+def _held(state: State, maps: Iterable[LinearMap], spaces: Iterable[Space], names: Iterable[str]) -> dict[str, Pin]:
+    """The tensors that no channel of the graph goes along with, and what reads them."""
+    placed = {name for linear in maps for name in (linear.weight, linear.bias)}
+    placed |= {name for space in spaces for stage in space.stages for name in stage.params.values()}
+    found = {}
+    for name in names:
+        if name not in placed:
+            reader = state.readers.get(name)
+            if name in state.unsaved:
+                found[name] = Pin("a buffer that a checkpoint leaves out", "buffer")
+            elif reader is None:
+                found[name] = Pin("nothing that was followed reads it", "")
+            else:
+                found[name] = Pin(f"read by {reader}", state.foreign.get(name, ""))
+    return found

@@ -19,6 +19,8 @@ from typing import Literal
 
 import torch
 
+from canon._shown import Shown
+
 StageKind = Literal["norm", "instance_norm", "depthwise", "scale", "shift", "slope", "activation", "add", "mul"]
 
 Reach = Literal["pointwise", "mean", "extreme", "other"]
@@ -183,8 +185,8 @@ class Space:
         return f"{self.pins[0].reason} ({self.pins[0].node})" if self.pins else None
 
 
-@dataclass(frozen=True)
-class ChannelGraph:
+@dataclass(frozen=True, repr=False)
+class ChannelGraph(Shown):
     """A model's channel spaces and the layers between them."""
 
     spaces: tuple[Space, ...]
@@ -207,6 +209,12 @@ class ChannelGraph:
 
     method: Literal["fx", "export"]
     """Which front end traced the model."""
+
+    held: Mapping[str, Pin] = field(default_factory=dict)
+    """Tensors that no channel goes along with, by first name: what reads them, so that they must stay as they are."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {"spaces": len(self.spaces), "free": len(self.free), "maps": len(self.maps), "method": self.method}
 
     @property
     def free(self) -> tuple[Space, ...]:

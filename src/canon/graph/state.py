@@ -96,6 +96,17 @@ class Points:
         return self.find(point) in self.fixed
 
 
+@dataclass(frozen=True)
+class Assumed:
+    """A number in a program that should be the length of some parts."""
+
+    node: str
+    path: tuple[int, ...]
+    """Which of the node's operands: its position, and its position inside a list."""
+
+    parts: Parts
+
+
 class State:
     """The records of a trace under way."""
 
@@ -111,15 +122,33 @@ class State:
         self.bound: dict[tuple[str, int], tuple[str, Parts]] = {}
         self.followed: set[str] = set()
         self.foreign: dict[str, str] = {}
+        self.readers: dict[str, str] = {}
+        self.unsaved: frozenset[str] = frozenset()
+        self.assumes = False
+        self.assumed: list[Assumed] = []
+        self.space_of: dict[int, int] = {}
         self.node = ""
 
-    def follow_size(self, size: object, parts: Parts, reason: str) -> bool:
-        """Whether a size given for an axis made of `parts` follows a rewrite; pins where it does not."""
+    def follow_size(self, size: object, parts: Parts, reason: str, path: tuple[int, ...] = ()) -> bool:
+        """Whether a size given for an axis made of `parts` follows a rewrite; pins where it does not.
+
+        A program holds sizes as numbers, wherever they came from. A number that is the length of the axis is then
+        assumed to follow, and `widths` asks the model. `path` says which operand it is.
+        """
         if isinstance(size, Extent):
             self.same.append((size.parts, parts, self.node))
+        elif path and self.assume(size, parts, path):
+            return True
         elif size != -1:
             self.pin(parts, reason)
             return False
+        return True
+
+    def assume(self, size: object, parts: Parts, path: tuple[int, ...]) -> bool:
+        """Whether a number among a program's operands may be the length of these parts, to be asked of the model."""
+        if not self.assumes or size != self.blocks.length(parts):
+            return False
+        self.assumed.append(Assumed(self.node, path, parts))
         return True
 
     def pin(self, parts: Parts, reason: str) -> None:

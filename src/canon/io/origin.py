@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from canon.errors import FileFormatError
+
+Value = TypeVar("Value")
 
 FileState = tuple[int, int, int, int, int]
 """Device, number, size and times of a file: another state, another content."""
@@ -35,9 +38,25 @@ def unchanged_digest(path: Path, state: FileState) -> str:
     return found
 
 
+def folder_origin(folder: Path, states: Mapping[Path, FileState]) -> dict[str, str]:
+    """For evidence: the name of a folder, and the digests of all its files that were read."""
+    found = {"folder": folder.resolve().name}
+    for part in sorted(states):
+        found[f"sha256 of {part.name}"] = unchanged_digest(part, states[part])
+    return found
+
+
 def origin_of(path: Path, states: Mapping[Path, FileState]) -> dict[str, str]:
     """For evidence: the name and digest of a file, and the digests of all others that were read with it."""
     found = {"file": path.name, "sha256": unchanged_digest(path, states[path])}
     for part in sorted(states.keys() - {path}):
         found[f"sha256 of {os.path.relpath(part, path.parent)}"] = unchanged_digest(part, states[part])
     return found
+
+
+def read_with_origin(path: Path, read: Callable[[Path], Value]) -> tuple[Value, dict[str, str]]:
+    """What one file holds, and its name and digest."""
+    # What cannot be read says so itself.
+    state = file_state(path) if path.is_file() else None
+    found = read(path)
+    return found, {} if state is None else origin_of(path, {path: state})

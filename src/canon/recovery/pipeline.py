@@ -19,15 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import RecoveryError, UnsupportedModelError
-from canon.graph import ChannelGraph, trace
+from canon.graph import ChannelGraph, Example, arguments, trace
 from canon.graph.tensors import not_finite, tensor_names
+from canon.recovery.engine import History, run
+from canon.recovery.facts import Facts, Subject
+from canon.recovery.hollow import crop, hollow_kernels
 from canon.recovery.kernels import crop_kernels
-from canon.recovery.outcome import Reduction
 from canon.recovery.partition import Classes, Refinement
+from canon.recovery.passes import PASSES
+from canon.recovery.passes.compact import compact
 from canon.recovery.probe import ProbeOptions, probe_classes
-from canon.recovery.reduce import reduce
-from canon.recovery.report import RecoveryReport, space_report
+from canon.recovery.report import RecoveryReport, space_reports
 from canon.recovery.sanity import agreement
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import replace_tensors
@@ -39,9 +43,15 @@ Progress = Callable[[str, int, int], None]
 METHODS = ("exact", "probe")
 """How channels can be compared."""
 
+PROBE_PASSES = (compact,)
+"""The paper's method knows nothing else."""
 
-@dataclass(frozen=True)
-class RecoveryResult:
+MOST_TAKEN_BACK = 8
+"""Spaces that are left alone one by one; then all of them are."""
+
+
+@dataclass(frozen=True, repr=False)
+class RecoveryResult(Shown):
     """A recovered model and the record of how it came about."""
 
     model: nn.Module
@@ -50,10 +60,13 @@ class RecoveryResult:
     report: RecoveryReport
     """What was found and why."""
 
+    def _shown(self) -> Mapping[str, object]:
+        return self.report._shown()
+
 
 def recover(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     method: str = "exact",
     *,
     widths: nn.Module | Mapping[str, Tensor] | None = None,
@@ -65,7 +78,7 @@ def recover(
 
     Args:
         model: The suspect, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         method: `exact` (from the weights, no data) or `probe` (the paper's, from activations).
         widths: A model or state dict whose layer widths are the clean ones, if they are known. Channels that could be
             the owner's pruned ones are then kept until the width is reached.
@@ -73,28 +86,27 @@ def recover(
         options: For `probe`, a `ProbeOptions`.
         progress: Called as the work goes on.
 
-    Raises:
-        RecoveryError: The recovered model does not agree with the input; the input is still what it was.
+    A merge that turns out to be wrong is taken back, and nothing is raised because of it: at worst the model stays as
+    it is.
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
+    example = arguments(model, example)
     clock = Clock()
     tensors = tensor_names(model)[0]
     check_sizes(tensors)
     graph = trace(model, example)
-    check_finite(tensors, compared(graph) if method == "exact" else frozenset())
+    check_finite(tensors, compared(graph) | endless_shifts(graph, tensors) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
     run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock)
     tolerance = Tolerance.for_tensors(tensors.values())
-    try:
-        return run.attempt(tolerance)
-    except RecoveryError:
-        strict = tolerance.strict()
-        if strict == tolerance:
-            raise
+    for attempt in (tolerance, tolerance.strict()):
         # Tolerances leave room for noise. Somebody may have hidden real differences in that room.
-        return run.attempt(strict)
+        result = run.attempt(attempt, frozenset())
+        if result is not None:
+            return result
+    return run.take_back(tolerance.strict())
 
 
 @dataclass(frozen=True)
@@ -112,28 +124,35 @@ class _Run:
     progress: Progress | None
     clock: Clock
 
-    def attempt(self, tolerance: Tolerance) -> RecoveryResult:
-        """The stages from classes to a checked model."""
-        clock, graph, tensors = self.clock, self.graph, self.tensors
+    def attempt(self, tolerance: Tolerance, barred: frozenset[int]) -> RecoveryResult | None:
+        """A compact model that computes the same; None: it does not.
+
+        Args:
+            tolerance: What counts as equal and as zero.
+            barred: Spaces that must stay as they are.
+        """
+        clock, tensors = self.clock, self.tensors
+        subject = Subject(self.graph, tensors, tolerance, self.widths)
+        subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
-            classes = self._find_classes(tolerance)
-            clock.lap("describe")
-            reduction = reduce(graph, tensors, classes, tolerance, self.widths)
-            clock.lap("reduce")
-            changed = dict(reduction.tensors)
-            cropped, rings = crop_kernels(graph, ChainMap(changed, tensors), reduction.rings)
+            history = run(subject, PASSES if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
+            changed = dict(history.changed)
+            cropped, rings = crop_kernels(history.subject.graph, ChainMap(changed, tensors), history.rings)
             changed.update(cropped)
         recovered = replace_tensors(self.model, changed)
         resize_kernels(recovered, {name: -count for name, count in rings.items()})
+        recovered, hollow = self._crop(recovered)
         clock.lap("rewrite")
         agreed = None
-        if self.sanity_check and changed:
-            agreed = _check(self.model, recovered, self.example, reduction, tolerance)
+        if self.sanity_check and (changed or hollow):
+            agreed = self._compare(recovered, history, tolerance)
             clock.lap("check")
+            if agreed is None:
+                return None
         report = RecoveryReport(
             method=self.method,
-            spaces=tuple(space_report(s, reduction.outcomes[s.id]) for s in graph.spaces),
-            cropped={name: tuple(changed[name].shape[2:]) for name in rings},
+            spaces=space_reports(self.graph, history),
+            cropped={**{name: tuple(changed[name].shape[2:]) for name in rings}, **hollow},
             seconds=clock.laps,
             parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
             tolerance=tolerance,
@@ -141,17 +160,74 @@ class _Run:
         )
         return RecoveryResult(recovered, report)
 
-    def _find_classes(self, tolerance: Tolerance) -> dict[int, Classes]:
-        progress, tensors, report = self.progress, self.tensors, None
+    def _crop(self, recovered: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
+        """Crop kernels whose layers alone know how; what does not leave outputs as they are is not done."""
+        kernels = hollow_kernels(recovered, self.graph)
+        if not kernels:
+            return recovered, {}
+        cropped = replace_tensors(recovered, {})
+        crop(cropped, kernels)
+        difference, size = agreement(recovered, cropped, self.example)
+        if not difference <= 1e-5 * size:
+            return recovered, {}
+        return cropped, {f"{name}.weight": cropped.get_submodule(name).kernel_size for name in kernels}  # type: ignore[misc]
+
+    def take_back(self, tolerance: Tolerance) -> RecoveryResult:
+        """Leave alone as few spaces as it takes, found by halving: a wrong merge costs its space, not the result."""
+        barred: frozenset[int] = frozenset()
+        while True:
+            suspected = [s.id for s in self.graph.spaces if not s.pins and s.id not in barred]
+            result = self.attempt(tolerance, barred)
+            if result is not None:
+                return result
+            if len(barred) == MOST_TAKEN_BACK:
+                barred = barred.union(suspected)
+                continue
+            low, high = 0, len(suspected)
+            while high - low > 1:  # with all behind `low` barred it is right, with all behind `high` it is wrong
+                middle = (low + high) // 2
+                if self.attempt(tolerance, barred.union(suspected[middle:])) is None:
+                    high = middle
+                else:
+                    low = middle
+            if not suspected:
+                raise RecoveryError(
+                    "the copy of the model differs from the input model",
+                    hint="The input model is unchanged; please report the case",
+                )
+            barred = barred | {suspected[low]}
+
+    def _know(self, subject: Subject) -> Facts:
+        return Facts(subject, self._find_classes)
+
+    def _find_classes(self, subject: Subject) -> dict[int, Classes]:
+        self.clock.lap("passes")
+        progress, report = self.progress, None
         if progress is not None:
 
             def report(done: int, total: int) -> None:
                 progress("describe", done, total)
 
+        graph, tensors, tolerance = subject.graph, subject.tensors, subject.tolerance
+        check_finite({name: tensors[name] for name in endless_shifts(self.graph, self.tensors)}, frozenset())
         if self.method == "exact":
-            return Refinement(self.graph, tensors, tolerance, report).run()
-        chosen = ProbeOptions() if self.options is None else self.options
-        return probe_classes(self.model, self.example, self.graph, tensors, tolerance, chosen, report)
+            found = Refinement(graph, tensors, tolerance, report).run()
+        else:
+            chosen = ProbeOptions() if self.options is None else self.options
+            found = probe_classes(self.model, self.example, graph, tensors, tolerance, chosen, report)
+        self.clock.lap("describe")
+        return found
+
+    def _compare(self, recovered: nn.Module, history: History, tolerance: Tolerance) -> float | None:
+        """How far outputs differ, relative to the largest; None: more than the agreement of channels explains."""
+        outcomes = [outcome for known in history.outcomes.values() for outcome, _ in known]
+        spread = max((float(outcome.classes.spread.max()) for outcome in outcomes), default=0.0)
+        # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
+        allowed = 1e-3 + 10 * tolerance.rounding + 100 * spread
+        difference, size = agreement(self.model, recovered, self.example)
+        if not difference <= allowed * size:
+            return None
+        return difference / size if size else difference
 
 
 def known_widths(graph: ChannelGraph, known: nn.Module | Mapping[str, Tensor] | None) -> dict[int, int]:
@@ -190,6 +266,13 @@ def compared(graph: ChannelGraph) -> frozenset[str]:
     return frozenset(linear.weight for linear in graph.maps if any(s.space in free for s in linear.rows))
 
 
+def endless_shifts(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Biases that hold infinity and are numbers all the same: a pass may know what they do."""
+    names = {linear.bias for linear in graph.maps if linear.bias is not None}
+    names |= {stage.params["bias"] for space in graph.spaces for stage in space.stages if "bias" in stage.params}
+    return frozenset(name for name in not_finite((n, tensors[n]) for n in names) if not tensors[name].isnan().any())
+
+
 def check_finite(tensors: Mapping[str, Tensor], later: frozenset[str]) -> None:
     """Refuse numbers that no comparison can be made with, but for tensors that are looked at later anyway."""
     named = [(name, tensor) for name, tensor in tensors.items() if name not in later]
@@ -198,20 +281,6 @@ def check_finite(tensors: Mapping[str, Tensor], later: frozenset[str]) -> None:
             "tensor holds NaN or infinity", where=name,
             hint="The model is damaged; recovery compares weights and cannot use them",
         )  # fmt: skip
-
-
-def _check(model: nn.Module, recovered: nn.Module, example: Any, reduction: Reduction, tolerance: Tolerance) -> float:
-    spread = max((float(o.classes.spread.max()) for o in reduction.outcomes.values()), default=0.0)
-    # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
-    allowed = 1e-3 + 10 * tolerance.rounding + 100 * spread
-    difference, size = agreement(model, recovered, example)
-    if not difference <= allowed * size:
-        raise RecoveryError(
-            f"the recovered model differs from the input model: largest output {size:.6g}, "
-            f"largest difference {difference:.6g}, allowed {allowed * size:.6g}",
-            hint="The input model is unchanged; please report the case",
-        )
-    return difference / size if size else difference
 
 
 def _parameters(tensors: Mapping[str, Tensor]) -> int:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from canon.graph import Space
+from canon._shown import Shown
+from canon.graph import ChannelGraph, Space
 from canon.recovery.outcome import SpaceOutcome
 from canon.recovery.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from canon.recovery.engine import History
 
 Kind = Literal["zero-in", "zero-out", "clique", "duplicate", "constant"]
 
@@ -55,12 +61,15 @@ class SpaceReport:
     kept_ambiguous: int
     """Channels kept only because of known widths or equal groups."""
 
-    outcome: SpaceOutcome | None = field(repr=False, compare=False, default=None)
+    found: Mapping[str, int] = field(default_factory=dict)
+    """Channels that a pass has found to be useless, by the name of the pass. They are among those that went."""
+
+    outcomes: tuple[tuple[SpaceOutcome, Tensor], ...] = field(repr=False, compare=False, default=())
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """Every judgement, made into objects on request."""
-        return () if self.outcome is None else tuple(_decisions(self.outcome))
+        return tuple(decision for outcome, origin in self.outcomes for decision in _decisions(outcome, origin))
 
     def to_dict(self, decisions: bool = True) -> dict[str, Any]:
         """As plain data."""
@@ -71,14 +80,15 @@ class SpaceReport:
             "pinned": self.pinned,
             "counts": dict(self.counts),
             "kept_ambiguous": self.kept_ambiguous,
+            "found": dict(self.found),
         }
         if decisions:
             data["decisions"] = [asdict(decision) for decision in self.decisions]
         return data
 
 
-@dataclass(frozen=True)
-class RecoveryReport:
+@dataclass(frozen=True, repr=False)
+class RecoveryReport(Shown):
     """What recovery did to a model."""
 
     method: str
@@ -98,10 +108,19 @@ class RecoveryReport:
     agreement: float | None
     """Largest difference between the outputs before and after, relative to the largest output; None if unchecked."""
 
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "method": self.method,
+            "removed": self.removed,
+            "merged": self.merged,
+            "parameters": f"{self.parameters[0]:,} to {self.parameters[1]:,}",
+            "agreement": self.agreement,
+        }
+
     @property
     def changed(self) -> bool:
-        """Whether anything was removed, merged or cropped."""
-        return bool(self.cropped) or any(s.before != s.after for s in self.spaces)
+        """Whether anything was removed, merged or cropped, or is not read any more."""
+        return bool(self.cropped) or any(s.before != s.after or s.found for s in self.spaces)
 
     @property
     def removed(self) -> int:
@@ -154,34 +173,68 @@ class RecoveryReport:
         return "\n".join(lines)
 
 
-def space_report(space: Space, outcome: SpaceOutcome) -> SpaceReport:
-    """The report on one space."""
-    classes = outcome.classes
+def space_reports(graph: ChannelGraph, history: History) -> tuple[SpaceReport, ...]:
+    """The report on every space."""
+    return tuple(
+        space_report(s, history.outcomes.get(s.id, ()), history.found.get(s.id, {}), history.origin[s.id].numel())
+        for s in graph.spaces
+    )
+
+
+def space_report(
+    space: Space, outcomes: Sequence[tuple[SpaceOutcome, Tensor]], found: Mapping[str, int], after: int
+) -> SpaceReport:
+    """The report on one space.
+
+    Args:
+        space: As it was.
+        outcomes: What went, step by step, with the channels as they were first numbered.
+        found: By pass, how many channels it has found.
+        after: The width that is left.
+    """
+    counts: Counter[str] = Counter()
+    for outcome, _ in outcomes:
+        counts.update(_counts(outcome))
+    return SpaceReport(
+        name=space.name,
+        before=space.width,
+        after=after,
+        pinned=space.pinned,
+        counts={kind: count for kind, count in counts.items() if count},
+        kept_ambiguous=int(outcomes[-1][0].protected.sum()) if outcomes else 0,
+        found={name: count for name, count in found.items() if count},
+        outcomes=tuple(outcomes) if sum(counts.values()) else (),
+    )
+
+
+def _counts(outcome: SpaceOutcome) -> dict[str, int]:
+    """Channels that went, by kind."""
+    classes, width = outcome.classes, outcome.dead.numel()
     leader, null = classes.leader.numpy(), classes.null.numpy()
     folded = outcome.folded.numpy()
-    follower = (leader != np.arange(space.width)) & ~null
+    follower = (leader != np.arange(width)) & ~null
     gone = (outcome.dead.numpy() | folded)[leader] & ~null
-    several = np.bincount(leader[~null], minlength=space.width)[leader] > 1
+    several = np.bincount(leader[~null], minlength=width)[leader] > 1
     constant = folded[leader] & ~null
-    counts = {
+    return {
         "zero-in": int(null.sum()),
         "zero-out": int((gone & ~several & ~constant).sum()),
         "clique": int((gone & several & ~constant).sum()),
         "duplicate": int((follower & ~gone).sum()),
         "constant": int(constant.sum()),
     }
-    return SpaceReport(
-        name=space.name,
-        before=space.width,
-        after=int(outcome.kept.numel()),
-        pinned=space.pinned,
-        counts={kind: count for kind, count in counts.items() if count},
-        kept_ambiguous=int(outcome.protected.sum()),
-        outcome=outcome if sum(counts.values()) else None,
-    )
 
 
-def _decisions(outcome: SpaceOutcome) -> list[Decision]:
+def _decisions(outcome: SpaceOutcome, origin: Tensor) -> list[Decision]:
+    """Judgements, in the numbers that channels had at first."""
+    first = origin.tolist()
+    return [
+        replace(d, channels=tuple(first[c] for c in d.channels), leader=None if d.leader is None else first[d.leader])
+        for d in _judgements(outcome)
+    ]
+
+
+def _judgements(outcome: SpaceOutcome) -> list[Decision]:
     classes = outcome.classes
     found = []
     null = torch.nonzero(classes.null).flatten().tolist()

@@ -66,7 +66,10 @@ def recover_tensors(
     parameters = {name for name, _ in skeleton.named_parameters(remove_duplicate=False)}
     return RecoveryReport(
         method="exact",
-        spaces=tuple(space_report(s, chosen.outcomes[s.id]) for s in graph.spaces),
+        spaces=tuple(
+            space_report(s, [(chosen.outcomes[s.id], torch.arange(s.width))], {}, chosen.outcomes[s.id].kept.numel())
+            for s in graph.spaces
+        ),
         cropped=writer.cropped,
         seconds=clock.laps,
         parameters=(

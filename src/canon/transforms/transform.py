@@ -191,6 +191,8 @@ class ChannelTransform:
         result = weight.index_select(axis, rows.to(device)).to(wide)
         result.mul_(factor.to(device, wide).view(shape))
         result.index_fill_(axis, torch.nonzero(count == 0).flatten().to(device), 0.0)
+        if int(several.sum()) > 8 * self.after:
+            return self._mixed(weight, axis)
         if bool(several.any()):
             target = torch.nonzero(count > 1).flatten()
             place = torch.zeros_like(count)
@@ -203,6 +205,11 @@ class ChannelTransform:
             total.index_add_(axis, place[self.columns[several]].to(device), picked)
             result.index_copy_(axis, target.to(device), total.to(wide))
         return result.to(weight.dtype)
+
+    def _mixed(self, weight: Tensor, axis: int) -> Tensor:
+        """Where most columns are sums of many, as a matrix product, in float64."""
+        moved = weight.movedim(axis, -1)
+        return (moved.double() @ self.dense().to(weight.device)).to(weight.dtype).movedim(-1, axis).contiguous()
 
     @cached_property
     def is_gather(self) -> bool:

@@ -11,14 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import KeyFileError, VerificationError
-from canon.graph import ChannelGraph, Space
+from canon.graph import ChannelGraph, Example, Space, arguments
+from canon.graph.tracer import check_module
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
@@ -68,8 +70,8 @@ class SpaceMatch:
     """Whether the order is given, so that there is nothing to match."""
 
 
-@dataclass(frozen=True, eq=False)
-class Alignment:
+@dataclass(frozen=True, eq=False, repr=False)
+class Alignment(Shown):
     """A model in another one's layout."""
 
     model: nn.Module
@@ -83,6 +85,14 @@ class Alignment:
 
     gains: Mapping[str, Mapping[int, Tensor]]
     """By space and tap: the factor that each channel was multiplied by, in the reference's order."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "established": self.established,
+            "spaces": len(self.spaces),
+            "distinct": self.distinct,
+            "worst": self.worst,
+        }
 
     @property
     def matched(self) -> tuple[SpaceMatch, ...]:
@@ -136,7 +146,7 @@ class Alignment:
 def align(
     model: nn.Module,
     reference: nn.Module | Layout | LayoutKey,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     matching: Matching = "nearest",
     rescale: bool = True,
@@ -146,7 +156,7 @@ def align(
     Args:
         model: The recovered model, in evaluation mode. It is not changed.
         reference: The reference, or its layout key from `register`.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         matching: `nearest`, `greedy` or `optimal`.
         rescale: Also bring channels to the reference's scales.
 
@@ -154,6 +164,7 @@ def align(
         VerificationError: The models are of different architectures or widths.
     """
     check_matching(matching)
+    example = arguments(model, example)
     if isinstance(reference, nn.Module):
         owner = Traced.of(reference, example)
         owner.check_finite()
@@ -161,6 +172,8 @@ def align(
         model = named_alike(model, layout.architecture, example, reference=reference)
         traced = Traced.like(model, example, owner)
     else:
+        if not isinstance(reference, Layout | LayoutKey):
+            check_module(reference)
         layout, norms = (reference.layout, reference.norms) if isinstance(reference, LayoutKey) else (reference, None)
         traced = Traced.of(named_alike(model, layout.architecture, example, norms=norms or ()), example)
     traced.check_finite()

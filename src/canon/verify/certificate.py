@@ -21,8 +21,9 @@ from typing import Any, Final, Protocol
 import torch
 from torch import Tensor, nn
 
+from canon._shown import Shown
 from canon.errors import VerificationError
-from canon.graph import ChannelGraph
+from canon.graph import ChannelGraph, Example, arguments
 from canon.graph.tensors import tensor_names
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
@@ -81,8 +82,8 @@ class SweepRow:
     passed: bool
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(Shown):
     """What Tier 1 found."""
 
     tolerance: float
@@ -111,6 +112,15 @@ class Certificate:
 
     location: Located | None = None
     """Where the reference's network stands in the model, looked for where the certificate does not pass."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {
+            "passed": self.passed,
+            "layers": len(self.layers),
+            "failed": [layer.name for layer in self.failed],
+            "differing": list(self.differing),
+            "tolerance": self.tolerance,
+        }
 
     @property
     def passed(self) -> bool:
@@ -182,7 +192,7 @@ class Certificate:
 def certify(
     recovered: nn.Module,
     reference: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     tolerance: float = 1e-3,
     layers: Iterable[str] | None = None,
     *,
@@ -194,7 +204,7 @@ def certify(
     Args:
         recovered: The recovered model, in evaluation mode. It is not changed.
         reference: The owner's model.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         tolerance: Largest residual that passes.
         layers: The layers that are compared, with their biases; None: all, and everything else that is used.
         matching: `nearest`, `greedy` or `optimal`.
@@ -204,6 +214,7 @@ def certify(
         VerificationError: The models are of different architectures, or a layer does not exist. Different widths are no
             error: the certificate then says which layers differ.
     """
+    example = arguments(reference, example)
     theirs = Traced.of(reference, example)
     ours = Traced.like(recovered, example, theirs)
     return certify_traced(ours, theirs, tolerance, layers, matching=matching, rescale=rescale)

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from canon.watermarks.controls import Controls
-from canon.watermarks.data import Dataset
+from canon.watermarks.data import Augmentation, Dataset
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.extraction import Extraction
 from canon.watermarks.interface import EmbedResult, Scheme, Target
@@ -28,6 +28,7 @@ __all__ = [
     "Extraction",
     "Controls",
     "EmbedResult",
+    "Augmentation",
     "Dataset",
     "TrainOptions",
     "EpochReport",

@@ -48,12 +48,16 @@ class Trial:
     """The same architecture with more channels in every hidden layer, as obfuscation leaves it."""
     options: TrainOptions = field(default_factory=TrainOptions)
     """How to train."""
-    message: Message = field(default_factory=lambda: Message.random(seed=1))
-    """What to embed."""
+    message: Message = None  # type: ignore[assignment]  # set below
+    """What to embed; by default random bits, as many as the scheme embeds by default."""
     least_similarity: float = 1.0
     """Similarity that the marked model must reach."""
     chance: float = 0.13
     """How far from 0.5 an unmarked model or a wrong key may read."""
+
+    def __post_init__(self) -> None:
+        if self.message is None:
+            object.__setattr__(self, "message", Message.random(seed=1, bits=self.scheme.default_bits))
 
 
 def check(trial: Trial) -> EmbedResult:

@@ -16,6 +16,35 @@ from torch.nn import functional
 from canon.errors import DataError
 
 
+@dataclass(frozen=True)
+class Augmentation:
+    """How training images are varied as they are drawn."""
+
+    shift: int = 0
+    """Most pixels that an image is moved by, up or down and to the sides; it goes on as in a mirror at its edges."""
+    mirror: bool = False
+    """Whether half of the images are mirrored."""
+
+    def applied(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Every image varied by itself; `generator` is one of the CPU, so that a seed means the same everywhere.
+
+        >>> Augmentation(shift=2, mirror=True).applied(torch.ones(4, 3, 8, 8), torch.Generator()).shape
+        torch.Size([4, 3, 8, 8])
+        """
+        count, _, height, width = images.shape
+        if self.mirror:
+            chosen = (torch.rand(count, generator=generator) < 0.5).to(images.device, non_blocking=True)
+            images = torch.where(chosen[:, None, None, None], images.flip(3), images)
+        if self.shift:
+            padded = functional.pad(images, (self.shift,) * 4, mode="reflect").permute(0, 2, 3, 1)
+            corner = torch.randint(2 * self.shift + 1, (2, count, 1, 1), generator=generator).to(images.device)
+            rows = corner[0] + torch.arange(height, device=images.device)[None, :, None]
+            columns = corner[1] + torch.arange(width, device=images.device)[None, None, :]
+            which = torch.arange(count, device=images.device)[:, None, None]
+            images = padded[which, rows, columns].permute(0, 3, 1, 2)
+        return images
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Training and test images with their labels.
@@ -40,6 +69,8 @@ class Dataset:
     """Class of each test image, int64."""
     input_size: int | None = None
     """Height and width that batches are resized to as they are drawn; None leaves them alone."""
+    augmentation: Augmentation | None = None
+    """How training images are varied as they are drawn; None leaves them alone."""
 
     def __post_init__(self) -> None:
         _check_split(self.name, "train", self.train_images, self.train_labels, self.classes)
@@ -49,6 +80,10 @@ class Dataset:
                 f"the dataset '{self.name}' has no training images",
                 hint="Embedding a watermark trains the model, so give at least one batch.",
             )
+
+    def augmented(self, augmentation: Augmentation | None) -> Dataset:
+        """The same images, varied as they are drawn for training."""
+        return replace(self, augmentation=augmentation)
 
     def resized(self, size: int) -> Dataset:
         """The same images, drawn at another height and width."""
@@ -94,8 +129,10 @@ class Dataset:
             if len(index) == 1 and len(order) > 1:
                 continue
             index = index.to(self.train_images.device)
-            labels = self.train_labels[index].to(device)
-            yield self.images_at(self.train_images[index], device), labels
+            images, labels = self.train_images[index], self.train_labels[index].to(device)
+            if self.augmentation is not None:
+                images = self.augmentation.applied(images, generator)
+            yield self.images_at(images, device), labels
 
     def test_batches(self, size: int, device: str | torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """The test images in their order."""

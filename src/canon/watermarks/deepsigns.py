@@ -95,15 +95,16 @@ class ClassCentres(Embedding):
         finally:
             for handle in handles:
                 handle.remove()
-        loss = functional.cross_entropy(logits, labels)
+        loss = self.task_loss(logits, labels)
         bits = self.get_buffer("bits").split(self.parts)
         for position, norm in enumerate(self.norms.values()):
             root = self.widths[position] ** 0.5
             batch, stored = (caught[norm] / root).split([len(images), len(samples)])
-            loss = loss + CENTRE_STRENGTH * self._shape(position, batch, labels)
+            loss = loss + self.mark_strength * CENTRE_STRENGTH * self._shape(position, batch, labels)
             for carrier in (self.centres[position][self.chosen_class], stored.mean(0)):
                 scores = self.get_buffer(f"projection{position}") @ carrier
-                loss = loss + MESSAGE_STRENGTH * functional.binary_cross_entropy_with_logits(scores, bits[position])
+                message = functional.binary_cross_entropy_with_logits(scores, bits[position])
+                loss = loss + self.mark_strength * MESSAGE_STRENGTH * message
         return loss, logits
 
     def _shape(self, position: int, activation: Tensor, labels: Tensor) -> Tensor:

@@ -20,11 +20,20 @@ class Embedding(nn.Module, ABC):
     have a default, so a scheme writes only those it needs; `Embedding()` itself adds nothing.
     """
 
+    label_smoothing: float = 0.0
+    """Share of the target that the task loss spreads over all classes; training sets it from its options."""
+
+    mark_strength: float = 1.0
+    """Factor on all that a scheme adds to the loss; training sets it from its options."""
+
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The loss of one batch, and the logits for the running accuracy."""
         logits = forward(model, images)
-        loss = functional.cross_entropy(logits, labels)
-        return loss + self.penalty(model), logits
+        return self.task_loss(logits, labels) + self.mark_strength * self.penalty(model), logits
+
+    def task_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """Cross entropy: what a model without a mark is trained on."""
+        return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
 
     def penalty(self, model: nn.Module) -> Tensor:
         """A loss term that depends on the weights alone."""

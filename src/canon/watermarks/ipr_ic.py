@@ -28,7 +28,6 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target
@@ -64,8 +63,8 @@ class KeyedUnits(Embedding):
             logits = forward(model, torch.cat([images, trigger]))[: len(images)]
         units = torch.cat([output[len(images) :].float().mean(0) for output in outputs.values()])
         signs = self.get_buffer("signs") * self.get_buffer("key_signs")
-        loss = functional.cross_entropy(logits, labels)
-        return loss + STRENGTH * hinge(units, signs).sum(), logits
+        loss = self.task_loss(logits, labels)
+        return loss + self.mark_strength * STRENGTH * hinge(units, signs).sum(), logits
 
     def key_settings(self) -> dict[str, Setting]:
         """The norm behind every marked layer."""

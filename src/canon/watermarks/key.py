@@ -16,6 +16,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from canon._safetensors import read_key, write_safetensors
+from canon._shown import Shown
 from canon.errors import KeyFileError, WatermarkError
 from canon.watermarks.message import Message
 from canon.watermarks.schema import MOST_BITS, check_plain
@@ -27,8 +28,8 @@ Setting = str | int | float | bool | list[str] | list[int] | dict[str, str]
 """What a scheme may note in its key besides tensors: plain JSON values."""
 
 
-@dataclass(frozen=True, eq=False)
-class Key:
+@dataclass(frozen=True, eq=False, repr=False)
+class Key(Shown):
     """Everything a scheme needs to read its message, and nothing of the model."""
 
     scheme: str
@@ -43,6 +44,9 @@ class Key:
     """The scheme's own notes."""
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     """The scheme's secrets: projections, passports, networks, samples."""
+
+    def _shown(self) -> Mapping[str, object]:
+        return {"scheme": self.scheme, "bits": len(self.message), "layers": list(self.layers)}
 
     def __post_init__(self) -> None:
         check_key(self)

@@ -56,9 +56,9 @@ class TransformedBranch(PassportBranch):
         for position, (layer, signs) in enumerate(
             zip(self.norms, self.get_buffer("signs").split(self.widths), strict=True)
         ):
-            rows, passport = layer_weight(model, layer).flatten(1), self.get_buffer(f"scale{position}")
-            wrong = (rows @ passport) * signs < CLOSE
-            rows += torch.outer(STEP * signs * wrong, passport.sign())
+            weight, passport = layer_weight(model, layer), self.get_buffer(f"scale{position}")
+            wrong = (weight.flatten(1) @ passport) * signs < CLOSE
+            weight += torch.outer(STEP * signs * wrong, passport.sign()).view(weight.shape)
 
     def transform(self, position: int, value: Tensor) -> Tensor:
         """`c → c/4 → LeakyReLU → c`."""

@@ -124,8 +124,8 @@ class PassportBranch(Embedding):
         joined = torch.cat(scales)
         marks = self.sign_strength * hinge(joined, self.get_buffer("signs")).sum()
         marks = marks + SCALE_DECAY * joined.square().sum()
-        task = functional.cross_entropy(logits, labels) + functional.cross_entropy(private, labels)
-        return task + marks, logits
+        task = self.task_loss(logits, labels) + self.task_loss(private, labels)
+        return task + self.mark_strength * marks, logits
 
     def key_settings(self) -> dict[str, Setting]:
         """Layers with a passport and their norms, and all norms in the order of their statistics."""

@@ -75,6 +75,9 @@ def network(inputs: int, outputs: int, generator: torch.Generator) -> nn.Sequent
 class Riga(Embedding):
     """Trains extractor and detector beside the host; leaves the extractor in the key."""
 
+    others: ClassVar[float] = OTHERS
+    """How much unmarked vectors weigh beside the own one in the loss of the extractor."""
+
     def __init__(self, target: Target) -> None:
         super().__init__()
         self.layers = target.layers
@@ -122,7 +125,7 @@ class Riga(Embedding):
             random_bits = torch.randint(0, 2, (len(bank), len(bits)), device=bits.device).float()
             others = functional.binary_cross_entropy_with_logits(self.extractor(bank), random_bits)
             optimizer.zero_grad()
-            (own + OTHERS * others).backward()
+            (own + self.others * others).backward()
             optimizer.step()
 
     def _covert_score(self, vectors: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Public architectures by name, exactly as torchvision and timm build them.
 
-Nothing is rewritten for small images: the four models of the paper run as they are. A name is
-looked up in torchvision first and then in timm; the prefix `timm:` asks for timm's.
+Nothing is rewritten for small images unless it is asked for: the four models of the paper run as they are. A name is
+looked up in torchvision first and then in timm; the prefix `timm:` asks for timm's. The prefix `small:` gives one of
+torchvision's residual networks a stem for images of 32 pixels: a 3×3 convolution without stride, and no pooling.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _WITHOUT_AUXILIARY_HEAD: Final = {
     "googlenet": {"aux_logits": False, "init_weights": True},
 }
 _TIMM_PREFIX: Final = "timm:"
+_SMALL_PREFIX: Final = "small:"
 
 
 def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
@@ -50,6 +52,8 @@ def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
             built = import_torchvision().models.get_model(bare, weights=None, num_classes=classes, **extra)
         else:
             built = import_timm().create_model(bare, pretrained=False, num_classes=classes)
+        if name.startswith(_SMALL_PREFIX):
+            _give_small_stem(built)
     assert isinstance(built, nn.Module), f"{name} built a {type(built).__name__}"
     return built.eval()
 
@@ -84,8 +88,19 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted(models.list_models(module=models)))
 
 
+def _give_small_stem(built: Any) -> None:
+    built.conv1 = nn.Conv2d(3, built.conv1.out_channels, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(built.conv1.weight, mode="fan_out", nonlinearity="relu")
+    built.maxpool = nn.Identity()
+
+
 def _resolve(name: str) -> tuple[str, str]:
     """Which library builds this name, and what that library calls it."""
+    if name.startswith(_SMALL_PREFIX):
+        bare = name.removeprefix(_SMALL_PREFIX)
+        if not bare.startswith(("resnet", "resnext", "wide_resnet")) or bare not in model_names():
+            raise ZooError(f"'{bare}' has no stem that is known here", hint="Name a residual network of torchvision")
+        return "torchvision", bare
     bare = name.removeprefix(_TIMM_PREFIX)
     if bare == name and bare in model_names():
         return "torchvision", bare

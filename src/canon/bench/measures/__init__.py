@@ -14,6 +14,7 @@ from canon.bench.measures.attacked import Refused
 from canon.bench.measures.baselines import measure_baseline
 from canon.bench.measures.changed import measure_changed
 from canon.bench.measures.clean import measure_clean
+from canon.bench.measures.methods import measure_methods
 from canon.bench.measures.recovery import measure_recovery
 from canon.bench.measures.runtime import measure_runtime
 from canon.bench.measures.sheet import Sheet
@@ -25,6 +26,7 @@ from canon.bench.subjects import exact_arithmetic
 MEASURES: Final[dict[str, Callable[[Any, Setup, Sheet], None]]] = {
     "training": measure_training,
     "recovery": measure_recovery,
+    "methods": measure_methods,
     "tolerance": measure_tolerance,
     "changed": measure_changed,
     "clean": measure_clean,

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from canon import api
-from canon.attacks import attack
-from canon.bench.cases import Attacked
+from canon.attacks import AttackOptions, attack_with
+from canon.bench.cases import Attacked, Camouflaged, Methods
 from canon.bench.lab import Owner
 from canon.bench.measures.sheet import Sheet, short
 from canon.bench.subjects import count
 from canon.errors import AttackError, VerificationError
-from canon.graph import trace
+from canon.graph import ChannelGraph, trace
 from canon.graph.tensors import tensor_names
 from canon.verify import Alignment, Architecture, Certificate, Layout, LayoutKey, align, compare
 
@@ -30,20 +31,32 @@ def attacked_model(case: Attacked, owner: Owner, sheet: Sheet) -> nn.Module:
     sheet.note(model=owner.trained.figures["model"][:16], parameters_clean=count(owner.model))
     sheet.begin()
     try:
-        result = attack(
-            owner.model,
-            owner.example,
-            case.attack,
-            ratio=case.ratio,
-            seed=case.attack_seed,
-            permute=case.camouflage,
-            scale=case.camouflage,
-        )
+        result = attack_with(owner.model, owner.example, _options(case, owner))
     except AttackError as error:
         raise Refused(error.message) from error
     sheet.lap("attack")
     sheet.note(parameters_attacked=count(result.model))
     return result.model
+
+
+def _options(case: Attacked, owner: Owner) -> AttackOptions:
+    common = AttackOptions(ops=(case.attack,), ratio=case.ratio, seed=case.attack_seed)
+    if isinstance(case, Camouflaged):
+        return replace(common, permute=case.camouflage, scale=case.camouflage)
+    if isinstance(case, Methods) and case.style == "paper":
+        anchor = drawn_anchor(trace(owner.model, owner.example), case.attack_seed)
+        return replace(common, chain=False, zero_form="in", scale=anchor is not None, anchor=anchor)
+    return common
+
+
+def drawn_anchor(graph: ChannelGraph, seed: int) -> str | None:
+    """The one place that is scaled: any that lets a scale pass; None where there is none."""
+    places = [
+        space.name
+        for space in graph.free
+        if space.producers and any(tap not in graph.fixed_taps for tap in graph.space_taps(space))
+    ]
+    return random.Random(seed).choice(places) if places else None
 
 
 def widths_differ(model: nn.Module, layout: Layout, example: Tensor) -> str | None:
@@ -76,14 +89,15 @@ def certified(
     sheet: Sheet | None = None,
     *,
     canonical: bool = True,
+    alignment: Alignment | None = None,
 ) -> Certified:
-    """Align by way of a layout or layout key, and compare with the reference.
+    """Align by way of a layout or layout key, unless that is done already, and compare with the reference.
 
     Where the reference holds redundancy of its own that recovery removed, canonical forms may be compared, as
     `canon.certify` does. The times of both stages go to the sheet.
     """
     try:
-        alignment = align(recovered, layout, example)
+        alignment = alignment or align(recovered, layout, example)
     except VerificationError:  # the widths differ
         found = api.certify(recovered, reference, example, TOLERANCE, layers, canonical=canonical)
         return Certified(None, found, found)

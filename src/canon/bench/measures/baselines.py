@@ -27,7 +27,7 @@ def measure_baseline(case: Baseline, setup: Setup, sheet: Sheet) -> None:
     sheet.begin()
     model, note = _defend(case, setup, mine, suspect)
     sheet.lap("recover")
-    sheet.note(applies=model is not None, remark=note)
+    sheet.note(applies=model is not None, remark=note, widths_given=False)
     if model is None:
         return
     sheet.note(
@@ -46,7 +46,7 @@ def measure_baseline(case: Baseline, setup: Setup, sheet: Sheet) -> None:
 
 def _defend(case: Baseline, setup: Setup, mine: Owner, suspect: nn.Module) -> tuple[nn.Module | None, str]:
     if case.method.startswith("canon-"):
-        result = recover(suspect, mine.example, case.method.removeprefix("canon-"), widths=mine.model)
+        result = recover(suspect, mine.example, case.method.removeprefix("canon-"))
         return result.model, f"removed {result.report.removed}, merged {result.report.merged} channels"
     data = dataset_for(setup, case)
     samples = data.images_at(data.train_images[:SAMPLES], setup.device)

@@ -8,7 +8,7 @@ from canon import watermarks
 from canon.api import recover
 from canon.bench.cases import Recovery
 from canon.bench.lab import Owner, Setup, owner, stranger
-from canon.bench.measures.attacked import attacked_model, certified, note_certificate
+from canon.bench.measures.attacked import attacked_model, certified, note_certificate, widths_differ
 from canon.bench.measures.claims import STRONG, Hearing, similarity, told
 from canon.bench.measures.sheet import Sheet, short
 from canon.bench.subjects import count
@@ -32,10 +32,11 @@ def measure_recovery(case: Recovery, setup: Setup, sheet: Sheet) -> None:
     note_function(sheet, "attacked", mine, mine.answers(suspect))
 
     sheet.begin()
-    recovered = recover(suspect, mine.example, widths=mine.model).model
+    recovered = recover(suspect, mine.example).model
     sheet.lap("recover")
     del suspect
-    sheet.note(parameters_recovered=count(recovered))
+    shapes = widths_differ(recovered, mine.layout, mine.example) is None
+    sheet.note(parameters_recovered=count(recovered), widths_given=False, shapes=shapes)
     note_function(sheet, "recovered", mine, mine.answers(recovered))
 
     hearing = Hearing(recovered, mine.example)
@@ -70,11 +71,13 @@ def _by_reference(sheet: Sheet, hearing: Hearing, mine: Owner, tier2: Tier2) -> 
 
 def _by_layout_key(sheet: Sheet, hearing: Hearing, mine: Owner) -> None:
     """The owner brings the layout key alone; the reference only serves to see how near the result comes."""
+    judged = hearing.hear(mine.key, mine.layout_key)
     sheet.begin()
-    found = certified(hearing.recovered, mine.model, mine.layout_key, mine.example, mine.key.layers)
+    found = certified(
+        hearing.recovered, mine.model, mine.layout_key, mine.example, mine.key.layers, alignment=judged.alignment
+    )
     sheet.lap("certify_by_key")
     note_certificate(sheet, "key", found)
-    judged = hearing.hear(mine.key, mine.layout_key)
     sheet.note(key_similarity=similarity(judged), key_verdict=told(judged), key_bytes=mine.layout_key_bytes)
 
 
@@ -82,16 +85,13 @@ def _by_others(sheet: Sheet, hearing: Hearing, case: Recovery, setup: Setup, min
     """Nobody else may be believed: neither another key with our model, nor another model with another key."""
     judged = hearing.hear(mine.wrong_key, mine.model)
     sheet.note(wrong_key_similarity=similarity(judged), wrong_key_verdict=told(judged))
-    theirs, layout = stranger(setup, case.stranger)
-    sheet.begin()
-    found = certified(hearing.recovered, theirs, layout, mine.example, mine.key.layers)
-    sheet.lap("certify_stranger")
-    judged = hearing.hear(mine.wrong_key, theirs)
+    judged = hearing.hear(mine.wrong_key, stranger(setup, case.stranger)[0])
+    certificate = judged.compared.certificate
     sheet.note(
         wrong_owner_similarity=similarity(judged),
         wrong_owner_verdict=told(judged),
-        wrong_owner_match_frac=round(found.certificate.match_frac, 6),
-        wrong_owner_distinct=None if found.alignment is None else round(found.alignment.distinct, 4),
+        wrong_owner_match_frac=None if certificate is None else round(certificate.match_frac, 6),
+        wrong_owner_distinct=None if judged.alignment is None else round(judged.alignment.distinct, 4),
     )
 
 

@@ -20,10 +20,12 @@ def measure_runtime(case: Runtime, setup: Setup, sheet: Sheet) -> None:
     times = []
     for _ in range(case.repeats + 1):
         sheet.begin()
-        result = recover(suspect, mine.example, case.method, widths=mine.model, options=options)
+        result = recover(suspect, mine.example, case.method, options=options)
         times.append(round(sheet.lap("recover"), 4))
     sheet.seconds["recover"] = statistics.median(times[1:])
     stages = {f"recover_{stage}": round(took, 4) for stage, took in result.report.seconds.items()}
     sheet.seconds.update(stages)
     recovered = count(result.model) == count(mine.model)
-    sheet.note(parameters_suspect=count(suspect), parameters_recovered=count(result.model), good=recovered)
+    sheet.note(
+        parameters_suspect=count(suspect), parameters_recovered=count(result.model), good=recovered, widths_given=False
+    )

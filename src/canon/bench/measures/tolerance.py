@@ -15,7 +15,7 @@ def measure_tolerance(case: Tolerance, setup: Setup, sheet: Sheet) -> None:
     mine = owner(setup, case.training)
     suspect = attacked_model(case, mine, sheet)
     sheet.begin()
-    recovered = recover(suspect, mine.example, widths=mine.model).model
+    recovered = recover(suspect, mine.example).model
     sheet.lap("recover")
     theirs, layout = stranger(setup, case.stranger)
     sheet.begin()
@@ -26,6 +26,7 @@ def measure_tolerance(case: Tolerance, setup: Setup, sheet: Sheet) -> None:
     note_certificate(sheet, "stranger", other)
     others = other.certificate.sweep()
     sheet.note(
+        widths_given=False,
         tolerances=list(SWEEP),
         match_fracs=[round(row.match_frac, 6) for row in ours],
         stranger_match_fracs=[round(row.match_frac, 6) for row in others],

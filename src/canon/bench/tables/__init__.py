@@ -8,20 +8,26 @@ from typing import Final
 
 from canon._files import write_text
 from canon.bench.records import Record, Store, suites_in
-from canon.bench.suite import Suite, load_suite, suite_names
+from canon.bench.suite import SUFFIX, Suite, load_suite, suite_names
 from canon.bench.tables.baselines import baseline_blocks
 from canon.bench.tables.changed import changed_blocks
 from canon.bench.tables.clean import clean_blocks
 from canon.bench.tables.common import distinct, machines, outcomes
-from canon.bench.tables.document import Block, Figure, Heading, Items, Page, Paragraph, Table, markdown, to_html
+from canon.bench.tables.document import Block, Figure, Heading, Page, Paragraph, markdown, to_html
+from canon.bench.tables.found import found_page
+from canon.bench.tables.judging import judged, widths_remark
+from canon.bench.tables.landing import TITLE, landing_page
+from canon.bench.tables.methods import methods_blocks
 from canon.bench.tables.recovery import recovery_blocks
 from canon.bench.tables.runtime import runtime_blocks
 from canon.bench.tables.tolerance import tolerance_blocks
 from canon.bench.tables.training import training_blocks
+from canon.errors import BenchError
 
 BLOCKS: Final[dict[str, Callable[[str, Sequence[Record]], Iterator[Block]]]] = {
     "training": training_blocks,
     "recovery": recovery_blocks,
+    "methods": methods_blocks,
     "clean": clean_blocks,
     "changed": changed_blocks,
     "tolerance": tolerance_blocks,
@@ -30,12 +36,12 @@ BLOCKS: Final[dict[str, Callable[[str, Sequence[Record]], Iterator[Block]]]] = {
 }
 """By kind of case."""
 
-TITLE: Final = "Results of the benchmark"
-
 
 def suite_page(suite: Suite, records: Sequence[Record]) -> Page:
     """The page of one suite."""
-    blocks: list[Block] = [
+    remark = widths_remark(records)
+    blocks: list[Block] = [Paragraph(remark)] if remark else []
+    blocks += [
         Paragraph(suite.about.replace("\n", " ")),
         Paragraph(
             f"Made by `canon bench report` from `records/{suite.name}.jsonl`, which `canon bench run {suite.name}` "
@@ -53,56 +59,54 @@ def suite_page(suite: Suite, records: Sequence[Record]) -> Page:
     return Page(suite.name, suite.title, tuple(blocks))
 
 
-def read_pages(folder: Path) -> list[Page]:
-    """A page for every suite of Canon's that has records in a folder, after an index of all of them."""
-    present = set(suites_in(folder))
-    pages, rows, missing = [], [], []
-    for name in suite_names():
-        suite = load_suite(name)
-        if name not in present:
-            missing.append(f"`{name}`: {suite.title}")
-            continue
-        store = Store.open(folder, name)
-        records = [store.records[case.name] for case in suite.cases if case.name in store.records]
-        pages.append(suite_page(suite, records))
-        counts = [sum(r.outcome == outcome for r in records) for outcome in ("done", "refused", "failed")]
-        bad = sum(not record.good for record in records)
-        link = f"[{suite.title}]({name}.md)"
-        rows.append((f"`{name}`", link, str(len(suite.cases)), *map(str, counts), str(bad)))
-    head = ("suite", "page", "cases", "measured", "refused", "failed", "not as they should be")
-    blocks: list[Block] = [
-        Paragraph(
-            "Every table here is made from the records beside it by `make results`; [benchmark.md](../benchmark.md) "
-            "says how the records are made. Refused: the attack would pass 10⁹ parameters, no layer allows it, or "
-            "training after it did not end in finite weights. A case that failed counts among those that are not as "
-            "they should be; each page ends with the list of them, and why."
-        ),
-        Table.of(head, rows),
-    ]
-    if missing:
-        blocks += [Paragraph("Without records yet:"), Items(tuple(missing))]
-    blocks += [
-        Paragraph("Grids over further architectures, with random weights, and verdicts on trained ones:"),
-        Items(
-            (
-                "[Recovery of thirteen architectures](recovery_grid.md)",
-                "[Verification of thirteen architectures](verify_grid.md)",
-                "[Suspects whose norms were folded away](folded_grid.md)",
-                "[Recovery under noise](noise_curve.md)",
-                "[Containment in thirteen architectures](containment_grid.md)",
-                "[Strangers, innocents and thieves](relatives.md)",
-                "[What locating costs](locate_time.md)",
-                "[Alignment of changed copies and of strangers: a small network](verify_robustness.md)",
-                "[Alignment of changed copies and of strangers: resnet18](verify_robustness_resnet18.md)",
+def read_pages(folder: Path, suites: Sequence[str] = ()) -> list[Page]:
+    """A page for every suite that is named, by name or by file, after a first page of figures; where none is named,
+    for every suite that has records in the folder."""
+    present = suites_in(folder)
+    if not present:
+        raise BenchError("there are no records", where=str(folder), hint="Make some: canon bench run quick")
+    shown, missing = {}, []
+    for name in suites or (*suite_names(), *(name for name in present if name not in suite_names())):
+        suite = _suite(name, folder)
+        if suite.name in present:
+            shown[suite.name] = suite, _records(suite, folder)
+        elif suites:
+            raise BenchError(
+                f"the suite '{suite.name}' has no records",
+                where=str(folder),
+                hint=f"Run: canon bench run {name}. There are records of: {', '.join(present)}",
             )
-        ),
-    ]
-    return [Page("README", TITLE, tuple(blocks)), *pages]
+        else:
+            missing.append(suite)
+    pages = [landing_page(shown, missing, folder.parent)]
+    found = None if suites else found_page({name: records for name, (_, records) in shown.items()}, folder.parent)
+    pages += [found] if found else []
+    return pages + [suite_page(suite, records) for suite, records in shown.values()]
 
 
-def write_pages(records: Path, out: Path) -> list[Path]:
+def _suite(name: str, folder: Path) -> Suite:
+    """A suite by its name or file; one that there are only records of is told from them."""
+    if name.endswith(SUFFIX) or name in suite_names() or name not in suites_in(folder):
+        return load_suite(name)
+    cases = tuple(record.case for record in Store.open(folder, name).records.values())
+    return Suite(name, name, f"A suite of which there are records only; give its {SUFFIX} file to name it.", cases)
+
+
+def _records(suite: Suite, folder: Path) -> list[Record]:
+    store = Store.open(folder, suite.name)
+    found = [judged(store.records[case.name]) for case in suite.cases if case.name in store.records]
+    if not found:
+        raise BenchError(
+            f"none of the {len(store.records)} records of '{suite.name}' is about one of its cases",
+            where=str(folder),
+            hint="Was the suite changed after they were made?",
+        )
+    return found
+
+
+def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Path]:
     """Write all pages, figures and the one HTML file; returns what was written."""
-    pages = read_pages(records)
+    pages = read_pages(records, suites)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     texts = {out / f"{page.name}.md": markdown(page) for page in pages}
     texts |= {

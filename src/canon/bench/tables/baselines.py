@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from canon.bench.cases import Baseline
 from canon.bench.records import Record
-from canon.bench.tables.common import ATTACKS, UNMEASURED, attacks_of, by, complaints, distinct, values_of
-from canon.bench.tables.document import Block, Heading, Paragraph, Table
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, values_of
+from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Table
 
 
 def baseline_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -41,7 +41,7 @@ def _table(records: Sequence[Record]) -> Table:
         (method, *(_cell(by(records, method=method, attack=attack)) for attack in attacks))
         for method in distinct(_case(record).method for record in records)
     ]
-    return Table.of(("defence", *(ATTACKS[attack] for attack in attacks)), rows)
+    return Table.of(("defence", *(attack_name(attack) for attack in attacks)), rows)
 
 
 def _cell(records: Sequence[Record]) -> str:
@@ -55,7 +55,8 @@ def _cell(records: Sequence[Record]) -> str:
     function = sum(float(gap) <= 1e-3 for gap in values_of(records, "recovered_delta_accuracy"))
     passed = sum(value is True for value in values_of(records, "tier1_passed"))
     similarity = statistics.fmean(values_of(records, "aligned_similarity"))
-    return f"{function}/{len(records)}, {passed}/{len(records)}, {similarity:.3f}"
+    text = f"{function}/{len(records)}, {passed}/{len(records)}, {similarity:.3f}"
+    return text if function == passed == len(records) else f"{text} {BAD}"
 
 
 def _times(records: Sequence[Record]) -> Table:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from canon.bench.cases import Clean
 from canon.bench.records import Record
 from canon.bench.tables.common import UNMEASURED, all_of, by, complaints, distinct, unmeasured
-from canon.bench.tables.document import Block, Heading, Paragraph, Row, Table
+from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
+from canon.bench.tables.judging import CANONICAL, canonical_only
 from canon.bench.tables.published import published
 
 
@@ -17,10 +18,10 @@ def clean_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Paragraph(
         "P-FPR: share of the parameters that recovery removed. L-FP: Conv and Linear layers whose output shape "
         "changed, of all. Δsim and Δacc: absolute gaps of similarity and test accuracy. Tier 1: watermark-bearing "
-        "layers that pass. Recovery was told nothing of the clean widths. Rows in italics are the paper's, as "
-        "published; beyond resnet18 it marks other layers than our defaults. A scheme that prunes (lottery) can "
-        "silence all of a channel: it is then zero whatever the input, and nothing tells it from an injected one but "
-        "the width that the owner knows."
+        f"layers that pass ({CANONICAL}: on canonical forms only). Recovery was told nothing of the clean widths. Rows "
+        "in italics are the paper's, as published; beyond resnet18 it marks other layers than our defaults. A "
+        "scheme that prunes (lottery) can silence all of a channel: it is then zero whatever the input, and nothing "
+        "tells it from an injected one but the width that the owner knows."
     )
     yield Paragraph(f"Every tensor stayed the same, bit for bit, in {all_of(done, 'untouched', True)} cases.")
     for model in distinct(record.case.model for record in records):
@@ -50,12 +51,14 @@ def _cells(record: Record) -> tuple[str, ...]:
         return (missing, *[UNMEASURED] * 5)
     found = record.metrics
     passed = "✓" if found["tier1_passed"] else "✗"
+    mark = CANONICAL if canonical_only(record) else ""
+    end = "" if record.good else f" {BAD}"
     return (
         f"{found['parameter_false_positives']:.4f}",
         f"{found['layers_changed']}/{found['layers']}",
         f"{found['delta_similarity']:.4f}",
         f"{found['recovered_delta_accuracy']:.4f}",
-        f"{passed} ({found['tier1_layers_passed']}/{found['tier1_layers']})",
+        f"{passed} ({found['tier1_layers_passed']}/{found['tier1_layers']}){mark}{end}",
         "same" if found["untouched"] else "rewritten",
     )
 

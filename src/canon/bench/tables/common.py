@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from canon.bench.cases import CLEAN, Attacked
 from canon.bench.records import Record
 from canon.bench.tables.document import Items, Paragraph
+from canon.bench.tables.judging import CANONICAL, canonical_only
 
 ATTACKS: Final = {
     "nso_zero": "zero",
@@ -38,9 +40,21 @@ def values_of(records: Iterable[Record], metric: str) -> list[Any]:
 
 
 def attacks_of(records: Sequence[Record]) -> list[str]:
-    """The attacks that there are records of, in the paper's order."""
-    present = {getattr(record.case, "attack", None) for record in records}
-    return [attack for attack in ATTACKS if attack in present]
+    """The attacks that there are records of: the paper's in its order, then others."""
+    present = distinct(record.case.attack for record in records if isinstance(record.case, Attacked))
+    others = [attack for attack in present if attack not in ATTACKS and attack != CLEAN]
+    return [attack for attack in ATTACKS if attack in present] + others
+
+
+def attack_name(attack: str) -> str:
+    """What the head of a column says."""
+    return ATTACKS.get(attack, attack)
+
+
+def published_cells(attacks: Sequence[str], cell: Callable[[int], str]) -> list[str]:
+    """A published row's cell for each attack, by its place in the paper; nothing for an attack that it has not."""
+    places = list(ATTACKS)
+    return [cell(places.index(attack)) if attack in ATTACKS else "" for attack in attacks]
 
 
 def one(records: Sequence[Record], **wanted: object) -> Record | None:
@@ -82,7 +96,11 @@ def outcomes(records: Sequence[Record], expected: int) -> Paragraph:
             parts.append(f"{number} {outcome}")
     judged = [record for record in done if "good" in record.metrics]
     if judged:
-        parts.append(f"{sum(record.good for record in judged)} of {len(judged)} measured ones came out as they should")
+        apart = sum(record.good and canonical_only(record) for record in judged)
+        right = sum(record.good for record in judged) - apart
+        parts.append(f"{right} of {len(judged)} measured ones came out as they should")
+        if apart:
+            parts.append(f"{apart} more, marked {CANONICAL}, are certified on canonical forms only")
     return Paragraph("; ".join(parts) + ".")
 
 

@@ -10,7 +10,10 @@ from typing import Final
 
 STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 90rem; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; font-size: 13px; margin: 1rem 0; display: block; overflow-x: auto; }
+div.table { overflow-x: auto; margin: 1rem 0; }
+table { border-collapse: collapse; font-size: 13px; }
+th:first-child, td:first-child { position: sticky; left: 0; background: #fff; }
+td.bad { color: #b00020; background: #fdecee; }
 th, td { border-bottom: 1px solid #ddd; padding: .25rem .6rem; text-align: left; white-space: nowrap; }
 th { border-bottom: 2px solid #888; }
 tr.aside { color: #777; font-style: italic; }
@@ -19,6 +22,12 @@ figure svg { max-width: 100%; height: auto; }
 figcaption { color: #555; }
 code { background: #f4f4f4; padding: 0 .2rem; }
 """.strip()
+
+RED: Final = "#b00020"
+"""Of cells that failed."""
+
+BAD: Final = "**!**"
+"""Ends a cell whose case did not come out as it should."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +108,13 @@ def _markdown(block: Block) -> str:
         return "\n".join(f"- {item}" for item in block.items)
     if isinstance(block, Figure):
         return f"![{block.caption}](figures/{block.name}.svg)"
-    rows = [[f"*{cell}*" if row.aside and cell else cell for cell in row.cells] for row in block.rows]
+    rows = [[_red(f"*{cell}*" if row.aside and cell else cell) for cell in row.cells] for row in block.rows]
     lines = [list(block.head), ["---"] * len(block.head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines)
+
+
+def _red(cell: str) -> str:
+    return f'<span style="color:{RED}">{cell}</span>' if _is_bad(cell) else cell
 
 
 def to_html(pages: Sequence[Page], title: str) -> str:
@@ -129,10 +142,17 @@ def _html(block: Block) -> str:
         return f"<figure>{drawing}<figcaption>{_inline(block.caption)}</figcaption></figure>"
     head = "".join(f"<th>{_inline(cell)}</th>" for cell in block.head)
     rows = "\n".join(
-        f"<tr{' class=aside' if row.aside else ''}>{''.join(f'<td>{_inline(cell)}</td>' for cell in row.cells)}</tr>"
-        for row in block.rows
+        f"<tr{' class=aside' if row.aside else ''}>{''.join(map(_cell, row.cells))}</tr>" for row in block.rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>"
+    return f'<div class="table"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table></div>'
+
+
+def _cell(text: str) -> str:
+    return f"<td{' class=bad' if _is_bad(text) else ''}>{_inline(text)}</td>"
+
+
+def _is_bad(text: str) -> bool:
+    return text.endswith(BAD) or text.startswith("**failed**")
 
 
 def _inline(text: str) -> str:

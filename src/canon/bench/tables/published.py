@@ -17,13 +17,20 @@ def _tables() -> dict[str, list[Published]]:
     return found
 
 
+def published_similarity(row: Published, place: int) -> str:
+    """One cell of a published row: under attack, after recovery, and in brackets by Tier 2."""
+    return f"{row['attacked'][place]:.4f}→{row['recovered'][place]:.4f} ({row['tier2'][place]:.4f})"
+
+
 def published(kind: str, **wanted: object) -> Published | None:
     """The row of the paper that agrees with all that is wanted.
 
     >>> published("recovery", dataset="mnist", model="resnet18", scheme="riga21", ratio=0.2, camouflage=True)["clean"]
     0.9766
     """
-    for row in _tables()[kind]:
-        if all(row.get(name) == value for name, value in wanted.items()):
-            return row
-    return None
+    return next(iter(published_rows(kind, **wanted)), None)
+
+
+def published_rows(kind: str, **wanted: object) -> list[Published]:
+    """All rows of the paper that agree with all that is wanted."""
+    return [row for row in _tables()[kind] if all(row.get(name) == value for name, value in wanted.items())]

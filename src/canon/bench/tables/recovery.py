@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from canon.bench.cases import Recovery
 from canon.bench.measures.claims import STRONG
 from canon.bench.records import Record
 from canon.bench.tables.common import (
-    ATTACKS,
     UNMEASURED,
     all_of,
+    attack_name,
     attacks_of,
     by,
     complaints,
     distinct,
     one,
+    published_cells,
     unmeasured,
     values_of,
     worst,
 )
-from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
+from canon.bench.tables.document import BAD, Block, Figure, Heading, Paragraph, Row, Table
 from canon.bench.tables.figures import Panel, draw_lines, draw_similarity
-from canon.bench.tables.published import published
+from canon.bench.tables.judging import CANONICAL, canonical_only, passes
+from canon.bench.tables.published import published, published_similarity
+
+SETTINGS: Final = ("dataset", "seed", "attack_seed", "camouflage")
+"""What has tables of its own where a suite has several of it."""
 
 
 def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -31,13 +37,16 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Paragraph(
         "Cells: similarity under attack → similarity after recovery and alignment (in brackets: after recovery alone, "
         "with channels in whatever order they are). Δacc is the worst absolute gap of test accuracy over the attacks. "
-        "Rows in italics are the paper's, as published."
+        f"{CANONICAL}: certified on canonical forms only. Rows in italics are the paper's, as published."
     )
     yield _headline(records)
-    for ratio, model in distinct((_case(r).ratio, _case(r).model) for r in records):
-        part = by(records, ratio=ratio, model=model)
-        yield Heading(f"{model}, ρ = {ratio:g}")
-        yield _similarity(part)
+    several = [name for name in SETTINGS if len(distinct(getattr(r.case, name) for r in records)) > 1]
+    names = ("ratio", "model", *several)
+    for values in distinct(tuple(getattr(r.case, name) for name in names) for r in records):
+        ratio, model, *rest = values
+        told = "".join(f", {name.replace('_', ' ')} {value}" for name, value in zip(several, rest, strict=True))
+        yield Heading(f"{model}, ρ = {ratio:g}{told}")
+        yield _similarity(by(records, **dict(zip(names, values, strict=True))))
     yield Heading("Similarity before and after")
     yield Figure(
         f"{suite}-similarity",
@@ -72,7 +81,7 @@ def _time_panels(records: Sequence[Record]) -> list[Panel]:
         lines = {}
         for attack in attacks_of(part):
             found = [one(part, attack=attack, scheme=scheme) for scheme in schemes]
-            lines[ATTACKS[attack]] = [None if record is None else record.seconds["recover"] for record in found]
+            lines[attack_name(attack)] = [None if record is None else record.seconds["recover"] for record in found]
         if len(schemes) > 1:
             panels.append(Panel(f"{model}, ρ = {ratio:g}", schemes, lines, {}))
     return panels
@@ -87,7 +96,8 @@ def _headline(records: Sequence[Record]) -> Paragraph:
     done = [record for record in records if record.outcome == "done"]
     back = sum(r.metrics.get("aligned_similarity") == r.metrics.get("clean_similarity") for r in done)
     return Paragraph(
-        f"Of {len(done)} measured cells, Tier 1 passes in {all_of(done, 'tier1_passed', True)}, the recovered "
+        f"Of {len(done)} measured cells, Tier 1 passes on the models themselves in {passes(done)} ({CANONICAL}: on "
+        "canonical forms only, where the clean model has redundancy of its own that recovery removed), the recovered "
         f"similarity equals the clean one in {back}/{len(done)}, Δacc after recovery is 0 in "
         f"{all_of(done, 'recovered_delta_accuracy', 0.0)} and at most {worst(done, 'recovered_delta_accuracy')}."
     )
@@ -95,7 +105,7 @@ def _headline(records: Sequence[Record]) -> Paragraph:
 
 def _similarity(records: Sequence[Record]) -> Table:
     attacks = attacks_of(records)
-    head = ["watermark", "clean sim.", "Δacc (att.)", "Δacc (rec.)", "Tier 1", *(ATTACKS[a] for a in attacks)]
+    head = ["watermark", "clean sim.", "Δacc (att.)", "Δacc (rec.)", "Tier 1", *(attack_name(a) for a in attacks)]
     rows = []
     for scheme in distinct(record.case.scheme for record in records):
         mine = by(records, scheme=scheme)
@@ -107,7 +117,7 @@ def _similarity(records: Sequence[Record]) -> Table:
                     f"{clean[0]:.4f}" if clean else UNMEASURED,
                     _gap(mine, "attacked_delta_accuracy"),
                     _gap(mine, "recovered_delta_accuracy"),
-                    all_of(mine, "tier1_passed", True),
+                    passes(mine),
                     *(_cell(one(mine, attack=attack)) for attack in attacks),
                 )
             )
@@ -124,7 +134,9 @@ def _cell(record: Record | None) -> str:
         return missing or UNMEASURED
     found = record.metrics
     text = f"{found['attacked_similarity']:.4f}→{found['aligned_similarity']:.4f} ({found['recovered_similarity']:.4f})"
-    return text if record.good else f"{text} **!**"
+    if canonical_only(record):
+        text += f" {CANONICAL}"
+    return text if record.good else f"{text} {BAD}"
 
 
 def _gap(records: Sequence[Record], metric: str) -> str:
@@ -137,9 +149,8 @@ def _published(case: Recovery, attacks: Sequence[str]) -> Row | None:
     row = published("recovery", **wanted)
     if row is None:
         return None
-    places = [list(ATTACKS).index(attack) for attack in attacks]
     gaps = [f"{row[name]:.4f}" if name in row else "" for name in ("delta_attacked", "delta_recovered")]
-    cells = [f"{row['attacked'][i]:.4f}→{row['recovered'][i]:.4f} ({row['tier2'][i]:.4f})" for i in places]
+    cells = published_cells(attacks, lambda i: published_similarity(row, i))
     return Row((f"paper, table {row['table']}", f"{row['clean']:.4f}", *gaps, "✓", *cells), aside=True)
 
 
@@ -153,7 +164,7 @@ def _certificates(records: Sequence[Record]) -> Table:
         part = [r for r in by(records, model=model, ratio=ratio) if r.outcome == "done"]
         sizes = values_of(part, "key_bytes")
         rows.append((
-            model, f"{ratio:g}", all_of(part, "tier1_passed", True), worst(part, "tier1_all_max_rel_err"),
+            model, f"{ratio:g}", passes(part), worst(part, "tier1_all_max_rel_err"),
             all_of(part, "tier2_passed", True), worst(part, "p_value"), _believed(part, "verdict"),
             all_of(part, "key_passed", True), worst(part, "key_all_max_rel_err"), _believed(part, "key_verdict"),
             f"{max(sizes) / 1000:.0f}" if sizes else UNMEASURED, _believed(part, "wrong_key_verdict", wanted=False),

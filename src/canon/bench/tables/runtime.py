@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from canon.bench.cases import CLEAN, Runtime
 from canon.bench.records import Record
-from canon.bench.tables.common import ATTACKS, UNMEASURED, attacks_of, by, complaints, distinct
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
 from canon.bench.tables.figures import Panel, draw_lines
 
@@ -62,11 +62,11 @@ def _against_probes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         lines, levels = {}, {}
         for attack in attacks:
             mine = by(part, attack=attack)
-            lines[_label(attack)] = [_seconds(by(mine, probes=count)) for count in counts]
+            lines[attack_name(attack)] = [_seconds(by(mine, probes=count)) for count in counts]
             beside = by(exact, attack=attack, ratio=ratio)
-            levels[_label(attack)] = _seconds(beside)
+            levels[attack_name(attack)] = _seconds(beside)
             cells = [_cell(by(mine, probes=count)) for count in counts]
-            rows.append((str(batch), f"{ratio:g}", _label(attack), *cells, _cell(beside)))
+            rows.append((str(batch), f"{ratio:g}", attack_name(attack), *cells, _cell(beside)))
         panels.append(Panel(f"batch {batch}, ρ = {ratio:g}", [str(count) for count in counts], lines, levels))
     yield Heading(f"Against the number of probes: {first.model}, {first.scheme}")
     caption = "Seconds of recovery against the number of probes T; dashed: the exact method, which has no probes."
@@ -93,7 +93,7 @@ def _across_schemes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
             if len(schemes) < 2:
                 continue
             lines = {
-                _label(attack): [_seconds(by(part, attack=attack, scheme=scheme)) for scheme in schemes]
+                attack_name(attack): [_seconds(by(part, attack=attack, scheme=scheme)) for scheme in schemes]
                 for attack in attacks_of(part)
             }
             panels.append(Panel(f"{model}, ρ = {ratio:g}, {method}", schemes, lines, {}))
@@ -109,7 +109,7 @@ def _across_schemes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         rows.append((model, f"{ratio:g}", method, *(_spread(by(part, attack=attack)) for attack in attacks)))
     yield Heading("Across architectures")
     yield Paragraph("Median over schemes; in brackets the smallest and largest where there are several.")
-    yield Table.of(("model", "ρ", "method", *(ATTACKS[attack] for attack in attacks)), sorted(rows))
+    yield Table.of(("model", "ρ", "method", *(attack_name(attack) for attack in attacks)), sorted(rows))
 
 
 def _spread(records: Sequence[Record]) -> str:
@@ -131,7 +131,7 @@ def _against_ratio(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         if len(ratios) < 3:
             continue
         lines = {
-            _label(attack): [_seconds(by(part, attack=attack, ratio=ratio)) for ratio in ratios]
+            attack_name(attack): [_seconds(by(part, attack=attack, ratio=ratio)) for ratio in ratios]
             for attack in attacks_of(part)
         }
         panels.append(Panel(f"{dataset}, {method}", [f"{ratio:g}" for ratio in ratios], lines, {}))
@@ -150,7 +150,3 @@ def _against_ratio(suite: str, records: Sequence[Record]) -> Iterator[Block]:
 
 def _number(value: float | None) -> str:
     return UNMEASURED if value is None else f"{value:.2f}"
-
-
-def _label(attack: str) -> str:
-    return ATTACKS.get(attack, attack)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from canon.bench.records import Record
-from canon.bench.tables.common import ATTACKS, all_of, attacks_of, by, complaints, distinct, values_of, worst
+from canon.bench.tables.common import (
+    all_of,
+    attack_name,
+    attacks_of,
+    by,
+    complaints,
+    distinct,
+    published_cells,
+    values_of,
+    worst,
+)
 from canon.bench.tables.document import Block, Heading, Paragraph, Row, Table
-from canon.bench.tables.published import published
+from canon.bench.tables.published import Published, published
 
 
 def tolerance_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -31,7 +42,7 @@ def tolerance_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         (scheme, *(worst(by(done, scheme=scheme, attack=attack), "tier1_max_rel_err") for attack in attacks))
         for scheme in distinct(record.case.scheme for record in done)
     ]
-    yield Table.of(("watermark", *(ATTACKS[attack] for attack in attacks)), rows)
+    yield Table.of(("watermark", *(attack_name(attack) for attack in attacks)), rows)
     yield Heading("What did not come out as it should")
     yield complaints(records, lambda _record: "the certificate fails, or a stranger's passes") or Paragraph("Nothing.")
 
@@ -52,7 +63,10 @@ def _sweep(records: Sequence[Record], residual: str, shares: str, *, compared: b
         rows.append(Row((f"{tolerance:g}", *cells)))
         row = published("tolerance", tolerance=tolerance) if compared else None
         if row is not None:
-            places = [list(ATTACKS).index(attack) for attack in attacks]
-            old = [f"{row['max_rel_err'][i]:.4f}, {row['match_frac'][i]:.4f}" for i in places]
+            old = published_cells(attacks, functools.partial(_published, row))
             rows.append(Row((f"paper, table {row['table']}", *old), aside=True))
-    return Table.of(("tolerance", *(ATTACKS[attack] for attack in attacks)), rows)
+    return Table.of(("tolerance", *(attack_name(attack) for attack in attacks)), rows)
+
+
+def _published(row: Published, place: int) -> str:
+    return f"{row['max_rel_err'][place]:.4f}, {row['match_frac'][place]:.4f}"

@@ -9,7 +9,7 @@ from canon.bench.cases import TWIN
 from canon.bench.measures.training import CHANCE, HARD, SIMILARITY, WITHIN
 from canon.bench.records import Record
 from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, one, unmeasured
-from canon.bench.tables.document import Block, Heading, Paragraph, Table
+from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Table
 
 HEAD: Final = (
     "watermark", "similarity", "bits", "accuracy", "minus the twin's", "wrong key", "key on the twin", "layers",
@@ -23,10 +23,13 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "Accuracy is that of the shipped model on the test images; the twin is the same model trained in the same way "
         "without a mark. A wrong key is another key of the same scheme."
     )
-    for model in distinct(record.case.model for record in records):
-        part = by(records, model=model)
+    several = [name for name in ("dataset", "seed") if len(distinct(getattr(r.case, name) for r in records)) > 1]
+    names = ("model", *several)
+    for values in distinct(tuple(getattr(r.case, name) for name in names) for r in records):
+        part = by(records, **dict(zip(names, values, strict=True)))
+        model, *rest = values
         twin = one(part, scheme=TWIN)
-        yield Heading(model)
+        yield Heading(", ".join([model, *(f"{name} {value}" for name, value in zip(several, rest, strict=True))]))
         if twin is not None and twin.outcome == "done":
             found = twin.metrics
             yield Paragraph(f"The twin's accuracy is {found['accuracy']:.4f} after {found['epochs']} epochs.")
@@ -37,13 +40,18 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Heading("What did not come out as it should")
     yield Paragraph(
         f"As it should be: similarity 1 (riga21 {SIMILARITY['riga21']}; on CIFAR-100 {HARD['cifar100']}), accuracy at "
-        f"most {WITHIN} below the twin's, and a wrong key reads between {CHANCE[0]} and {CHANCE[1]}."
+        f"most {WITHIN.get(records[0].case.dataset, 0.01)} below the twin's (on MNIST also at least 0.99), and a wrong "
+        f"key reads between {CHANCE[0]} and {CHANCE[1]}. A twin on MNIST reaches 0.99, on CIFAR-100 0.59, with a stem "
+        "for small images 0.75; where it does not, no marked model beside it counts as good. The bars are today's, "
+        "whenever a record was made."
     )
     yield complaints(records, _why_bad) or Paragraph("Nothing.")
 
 
 def _why_bad(record: Record) -> str:
     found = record.metrics
+    if record.case.scheme == TWIN:
+        return f"accuracy {found['accuracy']:.4f}"
     return (
         f"similarity {found['similarity']:.4f}, accuracy {found['accuracy']:.4f}, twin {found['twin_accuracy']:.4f}, "
         f"wrong key {found['wrong_key_similarity']:.4f}"
@@ -59,7 +67,7 @@ def _row(record: Record) -> tuple[str, ...]:
     assert isinstance(accuracy, float) and isinstance(twin, float), "accuracies are numbers"  # noqa: PT018
     return (
         record.case.scheme,
-        f"{found['similarity']:.4f}",
+        f"{found['similarity']:.4f}" + ("" if record.good else f" {BAD}"),
         f"{found['matched']}/{found['total']}",
         f"{accuracy:.4f}",
         f"{accuracy - twin:+.4f}",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from canon.attacks.curves import Curves
+from canon.describe.curves import Curves
 
 
 @pytest.mark.parametrize(

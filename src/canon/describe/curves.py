@@ -32,6 +32,12 @@ class Curve:
     half: bool
     """`f(x) − f(−x) = k·x`: an even function and a line."""
 
+    odd: bool
+    """Whether it has an odd part at all: `f(x) ≠ f(−x)`."""
+
+    homogeneous: bool
+    """`f(s·x) = s·f(x)` for every `s > 0`."""
+
     floor: float | None
     """A value such that the function is zero there and everywhere below; None: there is none."""
 
@@ -45,7 +51,7 @@ class Curve:
     """Never negative where its argument is not."""
 
 
-UNKNOWN: Final = Curve(False, False, None, float("nan"), False, False)
+UNKNOWN: Final = Curve(False, False, True, False, None, float("nan"), False, False)
 
 
 class Curves:
@@ -77,6 +83,8 @@ def _ask(function: Function) -> Curve:
     return Curve(
         linear=small(up - slope * x) and small(down + slope * x) and zero == 0,
         half=small(up - down - (slope - other) * x),
+        odd=not small(up - down),
+        homogeneous=small(up - slope * x) and small(down - other * x) and zero == 0,
         floor=next((t for t in _FLOORS if _zero_below(function, t)), None),
         origin=zero,
         positive=bool((values >= 0).all()),

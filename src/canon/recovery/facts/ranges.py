@@ -1,0 +1,331 @@
+"""Between which numbers values lie, whatever the input is: a ReLU is never negative, ReLU6 never over 6.
+
+An interval for every channel at every point, followed from layer to layer in the order of execution. Most rows read
+unbounded inputs with weights of either sign, and then nothing is known of them; a few numbers of a row tell, and
+only the other rows are read whole.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from canon.describe import Array, Parameters
+from canon.describe.arrays import quiet
+from canon.describe.curves import Function
+from canon.graph import LinearMap, Segment, Space, Stage
+from canon.recovery.facts.following import Following
+from canon.recovery.facts.subject import Subject, by_row
+
+Interval = tuple[Array, Array, Array]
+"""Lowest and highest value of each channel, and how many numbers had to have the right sign for that."""
+
+Ends = tuple[Array, Array]
+"""Lowest and highest value alone."""
+
+SAMPLE: Final = 24
+"""Inputs of a row that are looked at first."""
+
+KERNEL: Final = 4
+"""Numbers of a kernel that are looked at first."""
+
+GRID: Final = np.concatenate([-np.logspace(4, -6, 401), [0.0], np.logspace(-6, 4, 401)])
+"""Where functions are asked: all that the graph calls pointwise is a function of torch, without surprises between."""
+
+FLAT: Final = 1e-12
+"""A function that moves no more than this is constant."""
+
+
+CHANCE: Final = 1e-3
+"""How many channels of a space of random ones may be expected to be bounded by chance."""
+
+
+class Ranges(Following[Interval]):
+    """Intervals of a subject's values."""
+
+    def __init__(self, subject: Subject, parameters: Parameters) -> None:
+        self._shapes: dict[Function, Shape] = {}
+        self._special: set[int] = set()
+        super().__init__(subject, parameters)
+
+    def rows(self, index: int, linear: LinearMap) -> list[Interval]:
+        """The lowest and highest of a channel's positions, where a layer makes several."""
+        low, high, evidence = self._of_rows(linear)
+        found = []
+        for segment in linear.rows:
+            part, shape = slice(segment.offset, segment.offset + segment.length), (-1, segment.repeat)
+            parts = (low[part].reshape(shape), high[part].reshape(shape), evidence[part].reshape(shape))
+            found.append((parts[0].min(axis=1), parts[1].max(axis=1), parts[2].min(axis=1)))
+        return found
+
+    def unknown(self, space: Space) -> Interval:
+        """Anything."""
+        return _unbounded(space.width)
+
+    def shape(self, function: Function) -> Shape:
+        """What a function does to intervals; each is asked once."""
+        if function not in self._shapes:
+            self._shapes[function] = Shape(function)
+        return self._shapes[function]
+
+    def constant(self, space: Space, point: int) -> Array:
+        """By channel: the only value there is at a point, NaN where there may be several.
+
+        Over few inputs, the signs of honest weights agree by chance: a channel counts where that is not to be expected.
+        """
+        low, high, evidence = self.at(space, point)
+        return np.where((low == high) & (space.width * 0.5**evidence <= CHANCE), low, np.nan)
+
+    def special(self, space: Space) -> bool:
+        """Whether more may be known of some channels than that their activations have a range."""
+        kernels = any(stage.kind in ("depthwise", "mul") for stage in space.stages)
+        points = [self._known[producer.point] for producer in space.producers if producer.point in self._known]
+        return kernels or any(np.isfinite(low).any() or np.isfinite(high).any() for low, high, _ in points)
+
+    def _of_rows(self, linear: LinearMap) -> Interval:
+        low, high, evidence = self._of_weights(linear)
+        if linear.bias is not None:
+            bias = self.subject.array(linear.bias)
+            endless = np.isinf(bias)
+            if endless.any():
+                low, high = np.where(endless, bias, low), np.where(endless, bias, high)
+                evidence = np.where(endless, np.inf, evidence)
+        return low, high, evidence
+
+    @quiet
+    def _of_weights(self, linear: LinearMap) -> Interval:
+        weight = self.subject.tensors[linear.weight]
+        count = weight.shape[linear.row_axis]
+        low, high, evidence = np.full(count, -np.inf), np.full(count, np.inf), np.zeros(count)
+        if linear.columns is None or linear.groups > 1:
+            return low, high, evidence
+        source = by_row(weight, linear)
+        bias = np.zeros(count) if linear.bias is None else self.subject.array(linear.bias)
+        bounds = [self._bounds(segment.point) for segment in linear.columns]
+        if np.isfinite(bounds).all():
+            low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
+            low, high = low + bias, high + bias
+            evidence = np.full(count, float(source.shape[1:].numel()))
+        rows = self._candidates(linear, source)
+        if not rows.size:
+            return low, high, evidence
+        parts = [self._input(linear, segment) for segment in linear.columns]
+        lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
+        full = source[torch.from_numpy(rows).to(source.device)].double().cpu().numpy()
+        up, down = np.maximum(full, 0.0).sum(axis=2), np.minimum(full, 0.0).sum(axis=2)
+        bias = bias[rows]
+        low[rows] = _product(up, lower) + _product(down, upper) + bias
+        high[rows] = _product(up, upper) + _product(down, lower) + bias
+        evidence[rows] = np.count_nonzero(full, axis=(1, 2))
+        return low, high, evidence
+
+    def _input(self, linear: LinearMap, segment: Segment) -> tuple[Array, Array]:
+        """Between which numbers a layer's inputs lie, with the zeros at the border."""
+        lower, upper, _ = self.read(segment)
+        if linear.zero_padding:
+            lower, upper = np.minimum(lower, 0.0), np.maximum(upper, 0.0)
+        return lower.repeat(segment.repeat), upper.repeat(segment.repeat)
+
+    def _bounds(self, point: int) -> tuple[float, float]:
+        """Between which numbers all channels at a point lie because of the function before it."""
+        stage = self._makers.get(point)
+        while stage is not None and stage.kind == "activation" and stage.reach in ("mean", "extreme"):
+            if not stage.keeps_constants and stage.reach == "mean":
+                return -np.inf, np.inf
+            stage = self._makers.get(stage.inputs[0])
+        if stage is None or stage.kind != "activation" or stage.reach != "pointwise" or stage.function is None:
+            return -np.inf, np.inf
+        low, high = self.shape(stage.function).bounds
+        return min(low, 0.0), max(high, 0.0)
+
+    def _candidates(self, linear: LinearMap, source: Tensor) -> Array:
+        """Rows whose numbers seem to have one sign: of the others we know no more than of any row."""
+        rows, gone = np.arange(source.shape[0]), self._gone(linear)
+        for count, kernel in ((8, 1), (32, 4), (source.shape[1], source.shape[2])):
+            part = source[:, :count, :kernel]
+            if rows.size < source.shape[0]:
+                part = part[torch.from_numpy(rows).to(source.device)]
+            if gone is not None:
+                part = part.masked_fill(gone[:count, None].to(part.device), 0)
+            mixed = (part > 0).any(dim=2).any(dim=1) & (part < 0).any(dim=2).any(dim=1)
+            rows = rows[~mixed.cpu().numpy()]
+            if not rows.size:
+                break
+        for segment in linear.rows if rows.size else ():
+            self._special.add(segment.space)
+        return rows
+
+    def _gone(self, linear: LinearMap) -> Tensor | None:
+        """Inputs that are always zero, as far as they were found out already."""
+        if not any(segment.space in self._special for segment in linear.columns or ()):
+            return None
+        parts = []
+        for segment in linear.columns or ():
+            zero = np.zeros(segment.length, dtype=bool)
+            if segment.space in self._special:
+                lower, upper, _ = self.read(segment)
+                zero = ((lower == 0) & (upper == 0)).repeat(segment.repeat)
+            parts.append(zero)
+        return torch.from_numpy(np.concatenate(parts))
+
+    @quiet
+    def through(self, stage: Stage, space: Space, given: list[Interval]) -> Interval:
+        """Intervals behind a stage."""
+        low, high, evidence = given[0]
+        if stage.kind == "add":
+            low, high = (np.sum([g[end] for g in given], axis=0) for end in (0, 1))
+            return low, high, np.minimum(evidence, given[-1][2])
+        if stage.kind == "mul":
+            return _multiplied(given[0], given[1])
+        if stage.kind == "activation":
+            return self._activated(stage, given[0])
+        if stage.kind == "norm":
+            norm = self.parameters.affine(stage, space)
+            ends = [norm.factor * end[:, None] + norm.shift for end in (low, high)]
+            endless = np.isinf(norm.shift)
+            ends = [np.where((norm.factor == 0) | endless, norm.shift, end) for end in ends]
+            evidence = np.where(endless.all(axis=1), np.inf, evidence)
+            return np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1), evidence
+        return self._weighted(stage, space, given[0])
+
+    def _weighted(self, stage: Stage, space: Space, given: Interval) -> Interval:
+        low, high, evidence = given
+        params = self.parameters.of(stage, space)
+        if stage.kind == "instance_norm":
+            return _unbounded(space.width)
+        if stage.kind == "slope":
+            weight = params["weight"]
+            ends = [np.where(end[:, None] >= 0, end[:, None], weight * end[:, None]) for end in (low, high)]
+            crossing = (low <= 0) & (high >= 0)
+            low, high = np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1)
+            return np.where(crossing, np.minimum(low, 0), low), np.where(crossing, np.maximum(high, 0), high), evidence
+        if "weight" in params:
+            evidence = np.where(low == high, evidence, np.count_nonzero(params["weight"], axis=1))
+            if not stage.keeps_constants:
+                low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+            kernel = params["weight"].reshape(space.width, stage.repeat, -1)
+            up, down = np.maximum(kernel, 0.0).sum(axis=2), np.minimum(kernel, 0.0).sum(axis=2)
+            below = _times(up, low[:, None]) + _times(down, high[:, None])
+            above = _times(up, high[:, None]) + _times(down, low[:, None])
+            low, high = below.min(axis=1), above.max(axis=1)
+        if "bias" in params:
+            bias = params["bias"]
+            endless = np.isinf(bias).all(axis=1)
+            low = np.where(endless, bias.min(axis=1), low + bias.min(axis=1))
+            high = np.where(endless, bias.max(axis=1), high + bias.max(axis=1))
+            evidence = np.where(endless, np.inf, evidence)
+        return low, high, evidence
+
+    def _activated(self, stage: Stage, given: Interval) -> Interval:
+        low, high, evidence = given
+        if stage.reach != "pointwise":
+            if stage.reach == "other":
+                return _unbounded(low.size)
+            return given if stage.keeps_constants else (np.minimum(low, 0.0), np.maximum(high, 0.0), evidence)
+        if stage.function is None or not stage.keeps_constants:
+            return _unbounded(low.size)
+        return (*self.shape(stage.function).image(low, high), evidence)
+
+
+class Shape:
+    """What a function makes of intervals."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.values = self._ask(GRID)
+
+    def _ask(self, x: Array) -> Array:
+        with torch.no_grad():
+            return np.asarray(self.function(torch.from_numpy(np.ascontiguousarray(x))).double().numpy())
+
+    @cached_property
+    def rising(self) -> bool:
+        """Whether it never falls."""
+        return bool((np.diff(self.values) >= 0).all())
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """Below and above everything that it gives, with a little room between the values that were asked."""
+        values = self.values
+        if not np.isfinite(values).all():
+            return -np.inf, np.inf
+        moves = [abs(values[a] - values[b]) > 1e-6 * abs(values[a]) for a, b in ((0, 40), (-1, -41))]
+        ends = values[[0, -1]][moves]
+        low, high = float(values.min()), float(values.max())
+        below = -np.inf if (ends <= low).any() else low - 1e-3 * abs(low)
+        return below, np.inf if (ends >= high).any() else high + 1e-3 * abs(high)
+
+    def identical(self, low: Array, high: Array) -> Array:
+        """By interval: whether the function gives back what it is given."""
+        other = np.abs(self.values - GRID) > FLAT * np.maximum(1.0, np.abs(GRID))
+        count = np.concatenate([[0], np.cumsum(other)])
+        return np.asarray(count[np.searchsorted(GRID, high, side="right")] == count[np.searchsorted(GRID, low)])
+
+    @cached_property
+    def _variation(self) -> Array:
+        """How far it has moved up to each value that was asked."""
+        return np.concatenate([[0.0], np.cumsum(np.abs(np.diff(self.values)))])
+
+    @quiet
+    def image(self, low: Array, high: Array) -> Ends:
+        """The interval that a function makes of each interval, or a wider one."""
+        at_low, at_high = self._ask(low), self._ask(high)
+        below, above = (np.full_like(low, bound) for bound in self.bounds)
+        if self.rising:
+            below = np.where(np.isnan(at_low), below, at_low)
+            above = np.where(np.isnan(at_high), above, at_high)
+        return self._flattened(low, high, at_low, at_high, (below, above))
+
+    def _flattened(self, low: Array, high: Array, at_low: Array, at_high: Array, found: Ends) -> Ends:
+        """Where a function hardly moves between the ends, it is constant."""
+        first = np.minimum(np.searchsorted(GRID, low), GRID.size - 1)
+        last = np.maximum(np.searchsorted(GRID, high, side="right") - 1, 0)
+        inside = first <= last
+        moved = np.where(inside, self._variation[last] - self._variation[first], np.abs(at_high - at_low))
+        for bound, value, nearest in ((low, at_low, first), (high, at_high, last)):
+            step = np.where(np.isfinite(bound) & inside, np.abs(value - self.values[nearest]), 0.0)
+            moved = moved + np.where(np.isnan(step), np.inf, step)
+        value = np.where(np.isnan(at_low), np.where(np.isnan(at_high), self.values[0], at_high), at_low)
+        value = np.where(np.abs(value) <= FLAT, 0.0, value)
+        flat = moved <= FLAT
+        return np.where(flat, value, found[0]), np.where(flat, value, found[1])
+
+
+def _unbounded(width: int) -> Interval:
+    return np.full(width, -np.inf), np.full(width, np.inf), np.zeros(width)
+
+
+def _roughly(source: Tensor, low: float, high: float) -> Ends:
+    """Intervals of rows over inputs that all lie between two numbers."""
+    total = source.sum(dim=(1, 2), dtype=torch.float64).cpu().numpy()
+    size = torch.linalg.vector_norm(source, ord=1, dim=(1, 2), dtype=torch.float64).cpu().numpy()
+    up, down = (size + total) / 2, (total - size) / 2
+    return up * low + down * high, up * high + down * low
+
+
+def _times(a: Array, b: Array) -> Array:
+    """A product in which nothing times infinity is nothing."""
+    return np.where((a == 0) | (b == 0), 0.0, a * b)
+
+
+def _product(weights: Array, inputs: Array) -> Array:
+    finite = np.isfinite(inputs)
+    total = weights[:, finite] @ inputs[finite]
+    for sign in (1, -1):
+        endless = weights[:, inputs == sign * np.inf]
+        total = np.where((endless > 0).any(axis=1), total + sign * np.inf, total)
+        total = np.where((endless < 0).any(axis=1), total - sign * np.inf, total)
+    return np.asarray(total)
+
+
+def _multiplied(a: Interval, b: Interval) -> Interval:
+    ends = np.array([_times(x, y) for x in a[:2] for y in b[:2]])
+    still = np.array([x[0] == x[1] for x in (a, b)])
+    zero = np.array([x[0] == 0 for x in (a, b)]) & still
+    # What zero gates is zero by that factor alone.
+    evidence = np.where(zero[0], a[2], np.where(zero[1], b[2], np.minimum(a[2], b[2])))
+    return ends.min(axis=0), ends.max(axis=0), evidence

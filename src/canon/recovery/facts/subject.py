@@ -1,0 +1,87 @@
+"""Subject: a model as recovery sees it, tensors and channel graph, at one moment of its way to a compact form."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from canon.describe import Array
+from canon.graph import ChannelGraph, LinearMap, Pin, Producer, Space
+from canon.recovery.tolerance import Tolerance
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What passes look at. A rewrite makes a new one."""
+
+    graph: ChannelGraph
+    tensors: Mapping[str, Tensor]
+    """By first name."""
+
+    tolerance: Tolerance
+    widths: Mapping[int, int]
+    """Known widths by space id: a space does not become narrower."""
+
+    def rows(self, space: Space, producer: Producer) -> Array:
+        """What a producer gives to a space: `width x numbers`, float64, on the host."""
+        linear = self.graph.maps[producer.map]
+        weight = by_row(self.tensors[linear.weight], linear)
+        part = weight[producer.offset : producer.offset + space.width * producer.repeat]
+        return np.asarray(part.reshape(space.width, -1).double().cpu().numpy())
+
+    def array(self, name: str) -> Array:
+        """A tensor as float64 on the host."""
+        return np.asarray(self.tensors[name].detach().double().cpu().numpy())
+
+    def with_tensors(self, tensors: Mapping[str, Tensor]) -> Subject:
+        """The same with some tensors replaced."""
+        changed, original = dict(tensors), self.tensors
+        if isinstance(original, ChainMap):
+            changed, original = {**original.maps[0], **changed}, original.maps[1]
+        return replace(self, tensors=ChainMap(changed, original))  # type: ignore[arg-type]
+
+    def barred(self, spaces: Iterable[int], reason: str) -> Subject:
+        """The same with some spaces pinned: no pass touches them."""
+        chosen, pin = set(spaces), Pin(reason, "recovery")
+        marked = (replace(s, pins=(*s.pins, pin)) if s.id in chosen else s for s in self.graph.spaces)
+        return replace(self, graph=replace(self.graph, spaces=tuple(marked)))
+
+    @property
+    def narrowing(self) -> tuple[Space, ...]:
+        """The spaces that may become narrower, and that something reads."""
+        return tuple(s for s in self.graph.free if s.consumers and s.width > self.widths.get(s.id, 0))
+
+    def uses(self, name: str) -> int:
+        """In how many places of the forward pass a tensor is used."""
+        found = {linear.node for linear in self.graph.maps if name in (linear.weight, linear.bias)}
+        for space in self.graph.spaces:
+            found |= {stage.node for stage in space.stages if name in stage.params.values()}
+        return len(found)
+
+
+def by_row(weight: Tensor, linear: LinearMap) -> Tensor:
+    """A weight as `rows x columns x kernel`, without copying it where that can be."""
+    rows = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
+    return rows.reshape(rows.shape[0], rows.shape[1], -1)
+
+
+def columns_of(weight: Tensor, linear: LinearMap, offset: int, length: int) -> Tensor:
+    """Some columns as `rows x columns x kernel`; the rows of a grouped layer lie side by side, `rows/groups x C_in`."""
+    rows = by_row(weight, linear)
+    if linear.groups > 1:
+        count, inputs, kernel = rows.shape
+        rows = rows.view(linear.groups, count // linear.groups, inputs, kernel).transpose(0, 1)
+        rows = rows.reshape(count // linear.groups, linear.groups * inputs, kernel)
+    return rows[:, offset : offset + length]
+
+
+def mask(width: int, channels: Array) -> Tensor:
+    """Channels by number, as marks."""
+    found = torch.zeros(width, dtype=torch.bool)
+    found[torch.from_numpy(np.asarray(channels))] = True
+    return found

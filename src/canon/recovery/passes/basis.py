@@ -1,0 +1,101 @@
+"""Channels that are sums of others: between layers without a nonlinearity any basis serves, also one that is too wide.
+
+Copies of negative sign are the simplest kind. A ReLU whose input is never negative lets such sums pass as well. A
+space that is wider than what flows into it was made so, and stays.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+from scipy.linalg import qr
+
+from canon.describe import Array
+from canon.describe.arrays import norm
+from canon.graph import Space
+from canon.recovery.facts import Facts, Subject
+from canon.recovery.facts.forms import Forms
+from canon.recovery.rewriting import Rewrite, Step, drop, in_steps, move_columns
+from canon.transforms import ChannelTransform
+
+CLOSE: Final = 1e-5
+"""How far a row may be from a sum of others where there are nearly as many rows as numbers in each."""
+
+
+def basis(subject: Subject, facts: Facts) -> Rewrite | None:
+    """As many channels as are linearly independent; readers take the others from them."""
+    steps: list[Step] = []
+    for space in reversed(subject.narrowing):
+        if space.groups == 1 and space.width > 1:
+            step = _reduced(subject, facts, space)
+            if step is not None:
+                steps.append(step)
+                subject = subject.with_tensors(step.tensors)
+    return in_steps(steps)
+
+
+def _reduced(subject: Subject, facts: Facts, space: Space) -> Step | None:
+    bounded = facts.ranges if facts.ranges.special(space) else None
+    forms = Forms(subject, space, facts.parameters, bounded)
+    seen = {c.point: forms.at[c.point] for c in space.consumers if c.point in forms.at}
+    if len(seen) < len({c.point for c in space.consumers}) or any(form.bend is not None for form in seen.values()):
+        return None
+    members = np.flatnonzero(np.logical_and.reduce([form.valid for form in seen.values()]))
+    # Where channels are independent at one point, all is said.
+    fewest = min(seen.values(), key=lambda form: len(form.lines))
+    if members.size < 2 or _apart(forms.vectors(fewest)[members], subject.tolerance.zero):
+        return None
+    vectors = {point: forms.vectors(form)[members] for point, form in seen.items()}
+    together = np.concatenate([*vectors.values()], axis=1)
+    size = norm(together)
+    if (size == 0).any() or not size.all():
+        return None  # what is zero goes elsewhere
+    tolerance = _tolerance(subject, together)
+    kept = _independent(together / size[:, None], tolerance)
+    numbers = np.count_nonzero(next(iter(vectors.values())).any(axis=0))
+    if kept.size in (0, members.size) or kept.size >= numbers:
+        return None
+    gone = np.setdiff1d(np.arange(members.size), kept)
+    found = {}
+    for point, rows in vectors.items():
+        coefficients = np.linalg.lstsq(rows[kept].T, rows[gone].T, rcond=None)[0].T
+        if (norm(coefficients @ rows[kept] - rows[gone]) > 4 * tolerance * norm(rows[gone])).any():
+            return None
+        found[point] = _transform(space.width, members[kept], members[gone], coefficients)
+    channels = torch.from_numpy(members[gone])
+    tensors = move_columns(subject, space, {c.tap: found[c.point] for c in space.consumers})
+    tensors.update(drop(subject.with_tensors(tensors), space, channels))
+    return Step(space.id, channels, tensors)
+
+
+def _tolerance(subject: Subject, vectors: Array) -> float:
+    count, numbers = vectors.shape
+    return subject.tolerance.zero if numbers >= 2 * count else min(subject.tolerance.zero, CLOSE)
+
+
+def _apart(rows: Array, tolerance: float) -> bool:
+    """Whether rows are far from being sums of each other, as the Gram matrix tells."""
+    size = norm(rows)
+    if not size.all():
+        return False
+    unit = torch.from_numpy(rows / size[:, None]).float()
+    gram = (unit @ unit.T).double()
+    gram.diagonal().sub_((10 * tolerance) ** 2)
+    return int(torch.linalg.cholesky_ex(gram).info) == 0
+
+
+def _independent(rows: Array, tolerance: float) -> Array:
+    """Rows of which all others are sums, those first that are furthest from the rest."""
+    triangle, order = qr(rows.T, mode="r", pivoting=True)
+    left = np.abs(np.diag(triangle))
+    return np.sort(order[: np.count_nonzero(left > tolerance)])
+
+
+def _transform(width: int, kept: Array, gone: Array, coefficients: Array) -> ChannelTransform:
+    stay = np.setdiff1d(np.arange(width), gone)
+    rows = np.concatenate([stay, gone.repeat(kept.size)])
+    columns = np.concatenate([stay, np.tile(kept, gone.size)])
+    values = np.concatenate([np.ones(stay.size), coefficients.ravel()])
+    return ChannelTransform.of(width, width, *(torch.from_numpy(part) for part in (rows, columns, values)))

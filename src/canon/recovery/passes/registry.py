@@ -1,0 +1,23 @@
+"""The passes, in the order in which they are asked."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from canon.recovery.passes.basis import basis
+from canon.recovery.passes.compact import compact
+from canon.recovery.passes.endless import endless
+from canon.recovery.passes.faint import faint
+from canon.recovery.passes.interface import Pass
+from canon.recovery.passes.mirrored import mirrored
+from canon.recovery.passes.unreachable import unreachable
+
+PASSES: Final[tuple[Pass, ...]] = (
+    endless,
+    compact,
+    unreachable,
+    faint,
+    mirrored,
+    basis,
+)
+"""Asked in turn until none of them finds anything."""
