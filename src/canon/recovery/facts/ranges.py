@@ -22,8 +22,8 @@ from canon.recovery.facts.following import Following
 from canon.recovery.facts.subject import Subject, by_row
 
 Interval = tuple[Array, Array, Array]
-"""Lowest and highest value of each channel, and how many numbers had to have the right sign for that; how many had to be
-small, as a negative number."""
+"""Lowest and highest value of each channel, and how many numbers had to have the right sign for that; or, as a negative
+number, how many had to be small."""
 
 Ends = tuple[Array, Array]
 """Lowest and highest value alone."""
