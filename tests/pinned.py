@@ -140,7 +140,7 @@ PINNED = (
         ("b",),
         {"a": "unknown layer"},
     ),
-    Case("embedding tied to the classifier", _embedding_tied, ("a",), {"mix": "also used otherwise"}, (2, 3)),
+    Case("embedding tied to the classifier", _embedding_tied, ("a",), {"mix": "used the other way around"}, (2, 3)),
     Case(
         "one channel over many",
         lambda: Net(

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+LONG = 42
+"""Letters from which on a cell of a table counts as a sentence."""
+
 SAMPLES = ROOT / "build" / "samples"
 _LOG = logging.getLogger("mkdocs.hooks.site")
 
@@ -32,6 +35,8 @@ _LOADS = re.compile(
 _THEME_SCRIPTS = re.compile(r"https://unpkg\.com/[\w@./-]+")
 _PICTURE = re.compile(r'<img\b[^>]*\bsrc="(?P<path>[^"]*pictures/[^"]+\.svg)"[^>]*>')
 _BLANK = re.compile(r"\s*\n\s*")
+_CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
 _DELIVERY = re.compile(r"unpkg\.com|jsdelivr|cdnjs|googleapis|gstatic|googletagmanager|polyfill\.io")
 
 
@@ -91,7 +96,16 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
         text = source.read_text(encoding="utf-8").replace("<svg ", '<svg class="picture" ', 1)
         return f'<span class="picture-frame">{_BLANK.sub(" ", text)}</span>'
 
-    return _PICTURE.sub(inline, html)
+    html = _PICTURE.sub(inline, html)
+    if page.file.src_uri.startswith("results/") or page.file.src_uri == "coverage.md":
+        html = f'<div class="figures">{_CELL.sub(_mark_sentence, html)}</div>'
+    return html
+
+
+def _mark_sentence(cell: re.Match[str]) -> str:
+    """A cell of a table of figures: numbers stay on one line, sentences are given some width to wrap in."""
+    long = len(_TAG.sub("", cell["text"])) > LONG
+    return f'<td class="sentence"{cell["attributes"]}>{cell["text"]}</td>' if long else cell[0]
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:

@@ -18,7 +18,7 @@ from canon.recovery.partition import Classes, Refinement
 from tests.preservation import outputs, randomize, relative_error
 from tests.recovery.small import Chain, Draft, Small, example
 
-compact_module = sys.modules["canon.recovery.passes.compact"]
+compact_module: Any = sys.modules["canon.recovery.passes.compact"]
 
 
 def chain() -> Small:
@@ -84,7 +84,7 @@ def broken_reduction(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     reduce = compact_module.reduce
 
     def broken(*arguments: Any) -> Reduction:
-        found = reduce(*arguments)
+        found: Reduction = reduce(*arguments)
         if "b.weight" in found.tensors:
             found.tensors["b.weight"] = found.tensors["b.weight"] * factor
         return found

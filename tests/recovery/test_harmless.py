@@ -101,7 +101,9 @@ def test_weak_channels_stay(side: str) -> None:
         for module in model.modules():
             if isinstance(module, nn.Conv2d) and module.weight.shape[1] > 3:
                 rows = module.weight if side == "rows" else module.weight.transpose(0, 1)
-                rows[:2] *= 1e-4 * rows.flatten(1).norm(dim=1).median() / rows[:2].flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+                rows[:2] *= (
+                    1e-4 * rows.flatten(1).norm(dim=1).median() / rows[:2].flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+                )
     assert_untouched(model, zoo.example_input("resnet18"))
 
 

@@ -21,9 +21,10 @@ def removed_channels(graph: ChannelGraph, report: RecoveryReport) -> dict[str, l
     """By layer that makes a space: the channels that recovery took out of it."""
     found = {}
     for space, told in zip(graph.spaces, report.spaces, strict=True):
-        if told.before != told.after and told.outcome is not None:
+        if told.before != told.after and told.outcomes:
+            last, origin = told.outcomes[-1]
             gone = torch.ones(told.before, dtype=torch.bool)
-            gone[told.outcome.kept] = False
+            gone[origin[last.kept]] = False
             layer = graph.maps[space.producers[0].map].name
             found[layer] = torch.nonzero(gone).flatten().tolist()
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,7 @@ from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
 from canon.graph.state import State
 from canon.graph.symbolic import fx_steps
-from canon.graph.tensors import modules_of, tensor_names, unsaved_names
+from canon.graph.tensors import meta_clone, modules_of, tensor_names, unsaved_names
 from canon.graph.values import Layout, Value, extents_in, values_in
 from canon.graph.widths import pin_dependent
 
@@ -55,9 +56,7 @@ def trace(model: nn.Module, example: Example) -> ChannelGraph:
     except FrontendError as error:
         first = error
     try:
-        program = export_program(model, inputs)
-        graph, state = _trace_with("export", partial(export_steps, model, program), model)
-        return pin_dependent(graph, model, inputs, program, state)
+        return _exported(model, inputs)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -71,6 +70,32 @@ def trace(model: nn.Module, example: Example) -> ChannelGraph:
             where=type(model).__name__,
             hint="Remove control flow that depends on tensor values, or pass the traceable part of the model",
         ) from first
+
+
+def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ChannelGraph:
+    """Trace with torch.export, which is slow: the last few graphs are kept for models that are built alike."""
+    kind = _kind_of(inputs)
+    for known, shapes, graph in _KEPT:
+        if shapes == kind and built_alike(known, model):
+            return graph
+    program = export_program(model, inputs)
+    graph, state = _trace_with("export", partial(export_steps, model, program), model)
+    graph = pin_dependent(graph, model, inputs, program, state)
+    _KEPT.appendleft((meta_clone(model), kind, graph))
+    return graph
+
+
+_KEPT: deque[tuple[nn.Module, Any, ChannelGraph]] = deque(maxlen=6)
+"""Models without their numbers, what they were traced with, and their graphs."""
+
+
+def _kind_of(inputs: Any) -> Any:
+    """What of an example a trace depends on: shapes, types, and whatever is no tensor."""
+    if isinstance(inputs, Tensor):
+        return tuple(inputs.shape), inputs.dtype
+    if isinstance(inputs, (list, tuple)):
+        return [_kind_of(item) for item in inputs]
+    return {name: _kind_of(item) for name, item in inputs.items()} if isinstance(inputs, dict) else inputs
 
 
 def trace_like(model: nn.Module, example: Example, known: nn.Module, graph: ChannelGraph) -> ChannelGraph:

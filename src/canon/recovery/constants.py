@@ -1,7 +1,8 @@
 """Fold constant channels into the biases of the layers that read them, where that is exact.
 
-Exact means: no zero padding at any consumer, and every consumer has a bias, or a norm right behind it whose mean can
-take the offset up. A constant that one consumer cannot take up stays for all of them.
+Exact means: every consumer has a bias, or a norm right behind it whose mean can take the offset up, and where it pads
+with zeros, it reads the constant with such entries of its kernel alone as never stand on padding. A constant that one
+consumer cannot take up stays for all of them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from canon.graph import ChannelGraph, LinearMap, Space, Stage
-from canon.recovery.merge import Merged
+from canon.graph import ChannelGraph, Consumer, LinearMap, Segment, Space, Stage
+from canon.graph.tensors import shape_of
+from canon.recovery.merge import Merged, kernel_of
 from canon.recovery.partition import Classes
 
 
@@ -72,11 +74,44 @@ def plan_folds(
         exact = all(takers.get(c.map) is not None for c in space.consumers)
         if space.pins or not space.consumers or not exact or not bool(constant.any()):
             continue
-        if bool(constant.all()):
-            continue  # nothing would be left
+        for consumer in space.consumers:
+            if graph.maps[consumer.map].zero_padding:
+                constant = constant & _inside(graph, consumer, merged[consumer.map], leaders, tensors)
+        if bool(constant.all()) or not bool(constant.any()):
+            continue  # nothing would be left, or nothing can go
         folds.spaces[space.id] = constant
     _offsets(graph, classes, leaders, merged, takers, folds)
     return folds
+
+
+def _inside(
+    graph: ChannelGraph,
+    consumer: Consumer,
+    merged: Merged,
+    leaders: Mapping[int, Tensor],
+    tensors: Mapping[str, Tensor],
+) -> Tensor:
+    """By kept channel: whether a layer reads it without ever reading the padding around it."""
+    linear = graph.maps[consumer.map]
+    count = leaders[segment_at(linear, consumer).space].numel()
+    if linear.cropping is None:
+        return torch.zeros(count, dtype=torch.bool)
+    start = 0
+    for segment in linear.columns or ():
+        if segment.offset == consumer.offset:
+            break
+        start += leaders[segment.space].numel() * segment.repeat
+    kernel = kernel_of(shape_of(tensors, linear.weight), linear)
+    outside = torch.ones(kernel, dtype=torch.bool)
+    outside[tuple(slice(pad, size - pad) for pad, size in zip(linear.cropping, kernel, strict=True))] = False
+    columns = merged.weight[0, :, start : start + count * consumer.repeat]
+    touched = (columns[..., outside.flatten().to(columns.device)] != 0).any(dim=2).any(dim=0)
+    return ~touched.view(count, -1).any(dim=1).cpu()
+
+
+def segment_at(linear: LinearMap, consumer: Consumer) -> Segment:
+    """The stretch of a layer's input axis that a consumer reads."""
+    return next(segment for segment in linear.columns or () if segment.offset == consumer.offset)
 
 
 def _calls(graph: ChannelGraph) -> Counter[str]:
@@ -88,7 +123,7 @@ def _calls(graph: ChannelGraph) -> Counter[str]:
 
 def _taker(graph: ChannelGraph, linear: LinearMap, calls: Counter[str]) -> str | Stage | None:
     """Where a layer's offset can go: its bias, the norm behind it, or nowhere."""
-    if linear.zero_padding or linear.groups > 1:
+    if linear.groups > 1 or (linear.zero_padding and linear.cropping is None):
         return None
     if linear.bias is not None:
         return linear.bias if calls[linear.bias] == 1 else None

@@ -10,6 +10,7 @@ that feed each other, each waiting for the other's dummies to go.
 from __future__ import annotations
 
 import heapq
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -95,6 +96,8 @@ class Refinement:
         self.parameters = Parameters(graph, tensors)
         self.programs: dict[int, Program] = {}
         self.readers = self._readers()
+        self.seed = secrets.randbits(31)
+        """Nobody can know beforehand which rows will look alike."""
 
     def _readers(self) -> dict[int, list[int]]:
         """By space: the spaces that its consumers make."""
@@ -161,7 +164,7 @@ class Refinement:
                 versions = tuple(self.version[i] for i in inputs)
                 cached = self.sketches.get(producer.map)
                 if cached is None or cached[0] != versions:
-                    sketch = sketch_rows(linear, self.graph, self.tensors, self.coordinates)
+                    sketch = sketch_rows(linear, self.graph, self.tensors, self.coordinates, self.seed)
                     cached = (versions, sketch)
                     self.sketches[producer.map] = cached
                 found[producer.map] = cached[1]
@@ -207,7 +210,7 @@ class Refinement:
 
     def _group(self, space: Space, signature: Signature, label: Array) -> Array:
         """The leader of every channel; channels with different labels stay apart."""
-        return cluster(signature, label, self._equal(space, signature))
+        return cluster(signature, label, self._equal(space, signature), self.seed)
 
     def _equal(self, space: Space, signature: Signature) -> float:
         """How far apart equal channels may be: hardly, where distinct ones come close to each other by chance.

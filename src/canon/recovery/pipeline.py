@@ -25,6 +25,7 @@ from canon.graph import ChannelGraph, Example, arguments, trace
 from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
+from canon.recovery.hollow import crop, hollow_kernels
 from canon.recovery.kernels import crop_kernels
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.passes import PASSES
@@ -85,7 +86,8 @@ def recover(
         options: For `probe`, a `ProbeOptions`.
         progress: Called as the work goes on.
 
-    A merge that turns out to be wrong is taken back. Nothing is raised because of it: at worst the model stays as it is.
+    A merge that turns out to be wrong is taken back, and nothing is raised because of it: at worst the model stays as
+    it is.
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
@@ -94,7 +96,7 @@ def recover(
     tensors = tensor_names(model)[0]
     check_sizes(tensors)
     graph = trace(model, example)
-    check_finite(tensors, compared(graph) if method == "exact" else frozenset())
+    check_finite(tensors, compared(graph) | endless_shifts(graph, tensors) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
     run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock)
@@ -139,9 +141,10 @@ class _Run:
             changed.update(cropped)
         recovered = replace_tensors(self.model, changed)
         resize_kernels(recovered, {name: -count for name, count in rings.items()})
+        recovered, hollow = self._crop(recovered)
         clock.lap("rewrite")
         agreed = None
-        if self.sanity_check and changed:
+        if self.sanity_check and (changed or hollow):
             agreed = self._compare(recovered, history, tolerance)
             clock.lap("check")
             if agreed is None:
@@ -149,13 +152,25 @@ class _Run:
         report = RecoveryReport(
             method=self.method,
             spaces=space_reports(self.graph, history),
-            cropped={name: tuple(changed[name].shape[2:]) for name in rings},
+            cropped={**{name: tuple(changed[name].shape[2:]) for name in rings}, **hollow},
             seconds=clock.laps,
             parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
             tolerance=tolerance,
             agreement=agreed,
         )
         return RecoveryResult(recovered, report)
+
+    def _crop(self, recovered: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
+        """Crop kernels whose layers alone know how; what does not leave outputs as they are is not done."""
+        kernels = hollow_kernels(recovered, self.graph)
+        if not kernels:
+            return recovered, {}
+        cropped = replace_tensors(recovered, {})
+        crop(cropped, kernels)
+        difference, size = agreement(recovered, cropped, self.example)
+        if not difference <= 1e-5 * size:
+            return recovered, {}
+        return cropped, {f"{name}.weight": cropped.get_submodule(name).kernel_size for name in kernels}  # type: ignore[misc]
 
     def take_back(self, tolerance: Tolerance) -> RecoveryResult:
         """Leave alone as few spaces as it takes, found by halving: a wrong merge costs its space, not the result."""
@@ -194,6 +209,7 @@ class _Run:
                 progress("describe", done, total)
 
         graph, tensors, tolerance = subject.graph, subject.tensors, subject.tolerance
+        check_finite({name: tensors[name] for name in endless_shifts(self.graph, self.tensors)}, frozenset())
         if self.method == "exact":
             found = Refinement(graph, tensors, tolerance, report).run()
         else:
@@ -248,6 +264,13 @@ def compared(graph: ChannelGraph) -> frozenset[str]:
     """Weights that the exact method reads whole to compare their rows, and refuses then if it must."""
     free = {space.id for space in graph.spaces if not space.pins}
     return frozenset(linear.weight for linear in graph.maps if any(s.space in free for s in linear.rows))
+
+
+def endless_shifts(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> frozenset[str]:
+    """Biases that hold infinity and are numbers all the same: a pass may know what they do."""
+    names = {linear.bias for linear in graph.maps if linear.bias is not None}
+    names |= {stage.params["bias"] for space in graph.spaces for stage in space.stages if "bias" in stage.params}
+    return frozenset(name for name in not_finite((n, tensors[n]) for n in names) if not tensors[name].isnan().any())
 
 
 def check_finite(tensors: Mapping[str, Tensor], later: frozenset[str]) -> None:

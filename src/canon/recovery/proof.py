@@ -1,8 +1,8 @@
 """The proof of a rewrite: does every layer that reads a space still get what it got?
 
-Apart from whoever proposed it. The space is computed on values that its inputs can have, as far as facts tell, with the
-tensors before and after, in float64; what readers make of it must agree: `W·y = W'·y'`. Positions stand side by side on a circle,
-so that kernels see several of them. Functions that are not known are taken to be bent.
+Apart from whoever proposed it. The space is computed on values that its inputs can have, as far as facts tell, with
+the tensors before and after, in float64; what readers make of it must agree: `W·y = W'·y'`. Positions stand side by
+side on a circle, so that kernels see several of them. Functions that are not known are taken to be bent.
 """
 
 from __future__ import annotations
@@ -62,7 +62,11 @@ def _inputs(subject: Subject, facts: Facts, index: int, generator: torch.Generat
 
 
 def _agree(
-    subject: Subject, space: Space, inputs: Mapping[int, Tensor], before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+    subject: Subject,
+    space: Space,
+    inputs: Mapping[int, Tensor],
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
 ) -> bool:
     old, new = (_values(subject, space, inputs, tensors) for tensors in (before, after))
     for consumer in space.consumers:
@@ -106,8 +110,8 @@ def _values(
         linear = subject.graph.maps[producer.map]
         rows = by_row(tensors[linear.weight], linear).double().cpu()
         count, columns, _ = rows.shape
-        given = inputs[producer.map].view(linear.groups, columns, -1, POSITIONS).flatten(1, 2)
-        made = (rows.reshape(linear.groups, count // linear.groups, -1) @ given).flatten(0, 1)
+        values = inputs[producer.map].view(linear.groups, columns, -1, POSITIONS).flatten(1, 2)
+        made = (rows.reshape(linear.groups, count // linear.groups, -1) @ values).flatten(0, 1)
         if linear.bias is not None:
             made = made + tensors[linear.bias].detach().double().cpu()[:, None]
         part = made[producer.offset : producer.offset + space.width * producer.repeat]

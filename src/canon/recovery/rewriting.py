@@ -1,7 +1,7 @@
 """Rewrite: what a pass proposes. New channels are `y' = L·y`, old ones `y = M·y' + b`, and readers follow with `W·M`.
 
-The functions here write the tensors of one space: `move_columns` is `M`, `silence` and `negate` are `L`. Widths stay: a channel
-that nothing reads any more is dropped when the model is made compact.
+The functions here write the tensors of one space: `move_columns` is `M`, `silence` and `negate` are `L`. Widths
+stay: a channel that nothing reads any more is dropped when the model is made compact.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ def in_steps(steps: Sequence[Step]) -> Rewrite | None:
 
 def move_columns(subject: Subject, space: Space, transforms: Mapping[int, ChannelTransform]) -> dict[str, Tensor]:
     """`W ← W·M` at every layer that reads a space, with M by tap. M is square."""
-    rewrite = SpaceRewrite(space.width, torch.arange(space.width), ChannelTransform.identity(space.width), {}, transforms)
+    rewrite = SpaceRewrite(
+        space.width, torch.arange(space.width), ChannelTransform.identity(space.width), {}, transforms
+    )
     changed: dict[str, Tensor] = {}
     for consumer in space.consumers:
         linear = subject.graph.maps[consumer.map]

@@ -58,9 +58,7 @@ def _map(linear: LinearMap, width: Mapping[int, int], rows: Starts, columns: Sta
     return replace(linear, rows=tuple(moved(s, rows) for s in linear.rows), columns=read)
 
 
-def _space(
-    space: Space, width: int, rows: list[Starts], columns: list[Starts], stages: Mapping[str, Starts]
-) -> Space:
+def _space(space: Space, width: int, rows: list[Starts], columns: list[Starts], stages: Mapping[str, Starts]) -> Space:
     return replace(
         space,
         width=width,

@@ -137,7 +137,7 @@ def glu(state: State, call: Call, x: Value, dim: int = -1) -> Layout | None:
 
 
 def gate(state: State, a: Parts, b: Parts) -> Parts:
-    """A product of two activations: the scale of one passes if the other's is fixed."""
+    """A product of two activations: scale and sign of one pass if the other's is fixed."""
     a, b = state.blocks.resolve_parts(a), state.blocks.resolve_parts(b)
     output = state.stage("mul", [a, b])
     for x, y, z in zip(a, b, output, strict=True):
@@ -147,7 +147,6 @@ def gate(state: State, a: Parts, b: Parts) -> Parts:
             x, y = y, x
         state.points.fix(y.point)
         state.points.unite(x.point, z.point)
-        state.points.curve(z.point)
     return output
 
 

@@ -131,6 +131,11 @@ def dense(
     if weight.param is None or (bias is not None and bias.param is None):
         state.pin_value([x, weight, bias], "weight computed in the forward pass")
         return None
+    roles = {row_axis: "rows", column_axis: "columns"}
+    if any(state.bound.get((weight.param, axis), (role, ()))[0] != role for axis, role in roles.items()):
+        # A table of embeddings that is the classifier's weight as well: the first use has the channels.
+        state.pin_value([x, bias], f"tensor '{weight.param}' is used the other way around")
+        return None
     columns = None
     if x.layout is not None:
         if x.layout.axis == in_axis:

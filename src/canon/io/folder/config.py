@@ -11,6 +11,9 @@ from canon.errors import FileFormatError
 from canon.io.limits import Limits
 
 CONFIG: Final = "config.json"
+WIDTHS: Final = "canon_widths"
+"""Entry that lists widths which the other entries cannot say."""
+
 PIPELINE: Final = "model_index.json"
 _TOKENIZER: Final = (
     "tokenizer.json",

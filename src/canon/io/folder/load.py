@@ -14,11 +14,12 @@ from torch import Tensor, nn
 
 from canon._quiet import quiet
 from canon.errors import FileFormatError, reason_of
+from canon.graph import ChannelGraph, trace
 from canon.graph.inputs import arguments, map_tensors
 from canon.graph.sizes import update_sizes
 from canon.graph.tensors import clone_with, tensor_names
 from canon.io.folder.build import build_skeleton, build_unfilled, import_package, package_class
-from canon.io.folder.config import CONFIG, Config, read_config
+from canon.io.folder.config import CONFIG, WIDTHS, Config, read_config
 from canon.io.folder.examples import config_example
 from canon.io.folder.shards import MappedTensors, Shards, find_shards
 from canon.io.limits import Limits
@@ -67,7 +68,7 @@ def read_folder(folder: Path, limits: Limits, example: Any = None) -> FolderMode
         notes += more
     else:
         if fit.widths:
-            _check_widths(skeleton, shards, fit, inputs, where)
+            _check_widths(config, skeleton, shards, fit, inputs, where)
             notes.append(f"{len(fit.widths)} tensors have other widths than the config says")
         model = _filled(build_unfilled(config, where), MappedTensors(shards), fit, notes)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
@@ -139,40 +140,41 @@ def _fit(skeleton: nn.Module, shards: Shards, kind: Any, where: str) -> _Fit:
     return _Fit(names, widths, notes)
 
 
-def _check_widths(skeleton: nn.Module, shards: Shards, fit: _Fit, inputs: Any, where: str) -> None:
-    """Other widths than the config's are fine if the forward pass runs with them; shapes are enough to see that."""
+def _check_widths(config: Config, skeleton: nn.Module, shards: Shards, fit: _Fit, inputs: Any, where: str) -> None:
+    """Other widths than the config's are fine where channels are free to be more or fewer, and nowhere else.
+
+    What Canon wrote lists them in the config. For anybody else's the architecture is traced, without a number of it.
+    """
     tensors, _ = tensor_names(skeleton)
-    replaced = {}
-    for first in fit.widths:
-        shape = shards.entries[fit.names[first]][1].shape
-        replaced[id(tensors[first])] = _parameter(
-            torch.empty(shape, device="meta", dtype=tensors[first].dtype), tensors[first]
-        )
-    if _runs(clone_with(skeleton, {**{id(t): t for t in tensors.values()}, **replaced}), inputs) is None:
+    listed = config.values.get(WIDTHS)
+    shapes = {first: shards.entries[fit.names[first]][1].shape for first in fit.widths}
+    if isinstance(listed, dict) and all(listed.get(first) == list(shape) for first, shape in shapes.items()):
         return
-    if _runs(skeleton, inputs) is not None:
-        return  # it needs numbers; tracing will say what is wrong
-    first = fit.widths[0]
-    shape = shards.entries[fit.names[first]][1].shape
-    raise FileFormatError(
-        f"the weights do not fit the config: '{first}' has shape {shape}, the config "
-        f"asks for {tuple(tensors[first].shape)}, and the forward pass does not run with what the files hold",
-        where=where,
-        hint="Check that config.json and the weights come from one model",
-    )
+    free = _free_axes(trace(skeleton, inputs))
+    for first, shape in shapes.items():
+        asked = tuple(tensors[first].shape)
+        if any(
+            new != old and (first, axis) not in free for axis, (new, old) in enumerate(zip(shape, asked, strict=True))
+        ):
+            raise FileFormatError(
+                f"the weights do not fit the config: '{first}' has shape {shape}, and the config asks for {asked}",
+                where=where,
+                hint="Check that config.json and the weights come from one model",
+            )
 
 
-def _runs(model: nn.Module, inputs: Any) -> str | None:
-    """Why a model does not run on shapes alone; None where it does."""
-    for module in model.modules():
-        update_sizes(module)
-    given = map_tensors(lambda x: x.to("meta"), inputs if isinstance(inputs, tuple) else (inputs,))
-    try:
-        with torch.no_grad(), quiet():
-            model(*given)
-    except Exception as error:
-        return reason_of(error)
-    return None
+def _free_axes(graph: ChannelGraph) -> set[tuple[str, int]]:
+    """The axes of tensors that may be longer or shorter."""
+    free = {space.id for space in graph.free}
+    found: set[tuple[str, int]] = set()
+    for linear in graph.maps:
+        if any(segment.space in free for segment in linear.rows):
+            found |= {(linear.weight, linear.row_axis), *([(linear.bias, 0)] if linear.bias else [])}
+        if any(segment.space in free for segment in linear.columns or ()):
+            found.add((linear.weight, linear.column_axis))
+    for space in graph.free:
+        found |= {(name, stage.axis) for stage in space.stages for name in stage.params.values()}
+    return found
 
 
 def _filled(model: nn.Module, stored: MappedTensors, fit: _Fit, notes: list[str]) -> nn.Module:

@@ -15,14 +15,11 @@ from canon._safetensors import write_safetensors
 from canon.errors import CanonError
 from canon.graph.tensors import tensor_names
 from canon.io.folder.build import build_skeleton
-from canon.io.folder.config import CONFIG, Config
+from canon.io.folder.config import CONFIG, WIDTHS, Config
 from canon.io.folder.load import NOTE
 
 SHARD_BYTES: Final = 5 << 30
 """Most bytes in one file, where nothing else is known."""
-
-WIDTHS: Final = "canon_widths"
-"""Entry of a config that lists widths which the config's own entries cannot say."""
 
 _MOST_TRIALS: Final = 24
 

@@ -1,8 +1,9 @@
-"""What a channel is as a function of its layer's inputs, where that is a line, or a line and one bent function of a line.
+"""What a channel is as a function of its layer's inputs, where that is a line, or a line and one bent function of a
+line.
 
-At a point a channel is `Σ coefficient · row + offset`, over the layers that write to its space, plus at most one term
-`factor · f(the same at another point)`. Sums of channels can then be seen to be zero, or to be another channel, although no
-two of them are proportional.
+At a point a channel is `Σ coefficient · row + offset`, over the layers that write to its space, plus at most one
+term `factor · f(the same at another point)`. Sums of channels can then be seen to be zero, or to be another
+channel, although no two of them are proportional.
 """
 
 from __future__ import annotations
@@ -127,6 +128,4 @@ def _added(given: list[Form]) -> Form | None:
         for place, coefficient in form.lines.items():
             lines[place] = lines.get(place, 0.0) + coefficient
     valid = np.logical_and.reduce([form.valid for form in given])
-    return Form(lines, sum(form.offset for form in given), bends[0] if bends else None, valid)
-
-
+    return Form(lines, np.sum([form.offset for form in given], axis=0), bends[0] if bends else None, valid)

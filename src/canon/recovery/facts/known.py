@@ -50,10 +50,9 @@ class Facts:
         """How loud channels are."""
         return Sizes(self._subject, self.parameters)
 
-    @cached_property
-    def magnitudes(self) -> Magnitudes:
-        """How large weights are."""
-        return Magnitudes(self._subject, self.parameters)
+    def magnitudes(self, small: float) -> Magnitudes:
+        """How large weights are; less than `small` of the median is unusual."""
+        return Magnitudes(self._subject, self.parameters, small)
 
     def forms(self, space: Space) -> Forms:
         """What the channels of a space are as functions of its layers' inputs."""

@@ -1,31 +1,42 @@
-"""Norms of rows, columns and norms' weights, read once: they tell in which spaces something is unusually small."""
+"""Norms of rows, columns and norms' weights: they tell in which spaces something is unusually small.
+
+A part of each weight is looked at to tell where; only there are columns measured whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from canon.describe import Array, Parameters
-from canon.graph import Consumer, Space
+from canon.graph import Consumer, LinearMap, Segment, Space
 from canon.recovery.facts.subject import Subject, by_row
+
+SAMPLE: Final = 48
+"""Rows, or columns, that are looked at first."""
 
 
 class Magnitudes:
     """How large the weights of layers are, row by row and column by column."""
 
-    def __init__(self, subject: Subject, parameters: Parameters) -> None:
-        self._subject, self._parameters = subject, parameters
+    def __init__(self, subject: Subject, parameters: Parameters, small: float) -> None:
+        """Say of what, and what counts as unusually small, relative to the median."""
+        self._subject, self._parameters, self._small = subject, parameters, small
         self._columns: dict[str, Array] = {}
-        self._rows: dict[str, Array] = {}
+        self._flagged: dict[str, set[int]] = {}
+        self._maps: dict[str, LinearMap] = {linear.weight: linear for linear in subject.graph.maps}
+        stages = (stage for space in subject.graph.spaces for stage in space.stages if "weight" in stage.params)
+        self._norms = {s.params["weight"] for s in stages if s.kind in ("norm", "scale", "instance_norm")}
 
     def after(self, tensors: Mapping[str, Tensor]) -> Magnitudes:
         """The same when some tensors have changed."""
-        result = Magnitudes(self._subject.with_tensors(tensors), self._parameters)
+        result = Magnitudes(self._subject.with_tensors(tensors), self._parameters, self._small)
         result._columns = {name: known for name, known in self._columns.items() if name not in tensors}
-        result._rows = {name: known for name, known in self._rows.items() if name not in tensors}
+        result._flagged = {name: known for name, known in self._flagged.items() if name not in tensors}
         return result
 
     def columns(self, space: Space, consumer: Consumer) -> Array:
@@ -38,24 +49,45 @@ class Magnitudes:
         part = self._columns[linear.weight][consumer.offset : consumer.offset + space.width * consumer.repeat]
         return np.asarray(part.reshape(space.width, -1).max(axis=1))
 
-    def rows(self, name: str, index: int) -> Array:
-        """The norm of every row of a layer."""
-        if name not in self._rows:
-            self._rows[name] = _norms(by_row(self._subject.tensors[name], self._subject.graph.maps[index]), (1, 2))
-        return self._rows[name]
+    @property
+    def suspicious(self) -> set[int]:
+        """Spaces of which some row, column or norm seems to be so much smaller than most."""
+        for name, linear in self._maps.items():
+            if name not in self._flagged:
+                self._flagged[name] = set(self._in_layer(name, linear))
+        for name in self._norms:
+            if name not in self._flagged:
+                small = self._unusual(np.abs(self._parameters.array(name)).ravel())
+                self._flagged[name] = self._with_norm(name) if small.any() else set()
+        return set().union(*self._flagged.values())
 
-    def suspicious(self, space: Space, part: float) -> bool:
-        """Whether some row, column or norm is so much smaller than most."""
-        found = [self.columns(space, consumer) for consumer in space.consumers]
-        for producer in space.producers:
-            rows = self.rows(self._subject.graph.maps[producer.map].weight, producer.map)
-            found.append(rows[producer.offset : producer.offset + space.width * producer.repeat])
-        for stage in space.stages:
-            if "weight" in stage.params and stage.kind != "slope":
-                weight = np.abs(self._parameters.array(stage.params["weight"]))
-                if weight.ndim == 1:
-                    found.append(weight[stage.offset : stage.offset + space.width * stage.repeat])
-        return any(bool(sizes.min() <= part * np.median(sizes)) for sizes in found)
+    def _in_layer(self, name: str, linear: LinearMap) -> Iterable[int]:
+        rows = by_row(self._subject.tensors[name], linear)
+        count, inputs, _ = rows.shape
+        if linear.columns is not None:
+            if linear.groups > 1:
+                yield from (segment.space for segment in linear.columns)
+            else:
+                sample = _norms(rows[:: max(1, count // SAMPLE)], (0, 2))
+                yield from _spaces(linear.columns, self._unusual(sample))
+        sample = _norms(rows[:, :: max(1, inputs // SAMPLE)], (1, 2))
+        yield from _spaces(linear.rows, self._unusual(sample))
+
+    def _unusual(self, sizes: Array) -> Array:
+        # A part of a row is not the row.
+        return np.asarray((sizes <= 4 * self._small * np.median(sizes)) & (sizes > 0))
+
+    def _with_norm(self, name: str) -> set[int]:
+        return {s.id for s in self._subject.graph.spaces if any(name in stage.params.values() for stage in s.stages)}
+
+
+def _spaces(segments: Sequence[Segment], marks: Array) -> Iterable[int]:
+    """The spaces that marked entries of an axis belong to."""
+    if not marks.any():
+        return
+    for segment in segments:
+        if marks[segment.offset : segment.offset + segment.length].any():
+            yield segment.space
 
 
 def _norms(weight: Tensor, axes: tuple[int, ...]) -> Array:

@@ -1,8 +1,8 @@
 """Between which numbers values lie, whatever the input is: a ReLU is never negative, ReLU6 never over 6.
 
-An interval for every channel at every point, followed from layer to layer in the order of execution. Most rows read unbounded
-inputs with weights of either sign, and then nothing is known of them; a few numbers of a row tell, and only the other
-rows are read whole.
+An interval for every channel at every point, followed from layer to layer in the order of execution. Most rows read
+unbounded inputs with weights of either sign, and then nothing is known of them; a few numbers of a row tell, and
+only the other rows are read whole.
 """
 
 from __future__ import annotations
@@ -86,19 +86,30 @@ class Ranges(Following[Interval]):
         points = [self._known[producer.point] for producer in space.producers if producer.point in self._known]
         return kernels or any(np.isfinite(low).any() or np.isfinite(high).any() for low, high, _ in points)
 
-    @quiet
     def _of_rows(self, linear: LinearMap) -> Interval:
+        low, high, evidence = self._of_weights(linear)
+        if linear.bias is not None:
+            bias = self.subject.array(linear.bias)
+            endless = np.isinf(bias)
+            if endless.any():
+                low, high = np.where(endless, bias, low), np.where(endless, bias, high)
+                evidence = np.where(endless, np.inf, evidence)
+        return low, high, evidence
+
+    @quiet
+    def _of_weights(self, linear: LinearMap) -> Interval:
         weight = self.subject.tensors[linear.weight]
         count = weight.shape[linear.row_axis]
         low, high, evidence = np.full(count, -np.inf), np.full(count, np.inf), np.zeros(count)
         if linear.columns is None or linear.groups > 1:
             return low, high, evidence
         source = by_row(weight, linear)
-        bias = 0.0 if linear.bias is None else self.subject.array(linear.bias)
+        bias = np.zeros(count) if linear.bias is None else self.subject.array(linear.bias)
         bounds = [self._bounds(segment.point) for segment in linear.columns]
         if np.isfinite(bounds).all():
             low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
             low, high = low + bias, high + bias
+            evidence = np.full(count, float(source.shape[1:].numel()))
         rows = self._candidates(linear, source)
         if not rows.size:
             return low, high, evidence
@@ -106,7 +117,7 @@ class Ranges(Following[Interval]):
         lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
         full = source[torch.from_numpy(rows).to(source.device)].double().cpu().numpy()
         up, down = np.maximum(full, 0.0).sum(axis=2), np.minimum(full, 0.0).sum(axis=2)
-        bias = bias if linear.bias is None else bias[rows]
+        bias = bias[rows]
         low[rows] = _product(up, lower) + _product(down, upper) + bias
         high[rows] = _product(up, upper) + _product(down, lower) + bias
         evidence[rows] = np.count_nonzero(full, axis=(1, 2))
@@ -166,7 +177,8 @@ class Ranges(Following[Interval]):
         """Intervals behind a stage."""
         low, high, evidence = given[0]
         if stage.kind == "add":
-            return sum(g[0] for g in given), sum(g[1] for g in given), np.minimum(evidence, given[-1][2])
+            low, high = (np.sum([g[end] for g in given], axis=0) for end in (0, 1))
+            return low, high, np.minimum(evidence, given[-1][2])
         if stage.kind == "mul":
             return _multiplied(given[0], given[1])
         if stage.kind == "activation":
@@ -174,7 +186,9 @@ class Ranges(Following[Interval]):
         if stage.kind == "norm":
             norm = self.parameters.affine(stage, space)
             ends = [norm.factor * end[:, None] + norm.shift for end in (low, high)]
-            ends = [np.where(norm.factor == 0, norm.shift, end) for end in ends]
+            endless = np.isinf(norm.shift)
+            ends = [np.where((norm.factor == 0) | endless, norm.shift, end) for end in ends]
+            evidence = np.where(endless.all(axis=1), np.inf, evidence)
             return np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1), evidence
         return self._weighted(stage, space, given[0])
 
@@ -199,7 +213,11 @@ class Ranges(Following[Interval]):
             above = _times(up, high[:, None]) + _times(down, low[:, None])
             low, high = below.min(axis=1), above.max(axis=1)
         if "bias" in params:
-            low, high = low + params["bias"].min(axis=1), high + params["bias"].max(axis=1)
+            bias = params["bias"]
+            endless = np.isinf(bias).all(axis=1)
+            low = np.where(endless, bias.min(axis=1), low + bias.min(axis=1))
+            high = np.where(endless, bias.max(axis=1), high + bias.max(axis=1))
+            evidence = np.where(endless, np.inf, evidence)
         return low, high, evidence
 
     def _activated(self, stage: Stage, given: Interval) -> Interval:
@@ -271,7 +289,7 @@ class Shape:
         for bound, value, nearest in ((low, at_low, first), (high, at_high, last)):
             step = np.where(np.isfinite(bound) & inside, np.abs(value - self.values[nearest]), 0.0)
             moved = moved + np.where(np.isnan(step), np.inf, step)
-        value = np.where(np.isfinite(low), at_low, np.where(np.isfinite(high), at_high, self.values[0]))
+        value = np.where(np.isnan(at_low), np.where(np.isnan(at_high), self.values[0], at_high), at_low)
         value = np.where(np.abs(value) <= FLAT, 0.0, value)
         flat = moved <= FLAT
         return np.where(flat, value, found[0]), np.where(flat, value, found[1])

@@ -1,7 +1,7 @@
 """How loud channels are: a rough size of every channel at every point, in units of the model's inputs.
 
-Sizes follow weights and norms, so they are free of scales that the network does not see: what a channel contributes to a
-reader is its size times the column that reads it.
+Sizes follow weights and norms, so they are free of scales that the network does not see: what a channel contributes
+to a reader is its size times the column that reads it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ REACH: Final = (-16.0, -4.0, -1.0, 1.0, 4.0, 16.0)
 class Sizes(Following[Size]):
     """Sizes of a subject's values."""
 
+    @quiet
     def rows(self, index: int, linear: LinearMap) -> list[Size]:
         """Inputs that move apart from each other: squares add up."""
         weight = self.subject.tensors[linear.weight]
@@ -56,7 +57,7 @@ class Sizes(Following[Size]):
         """Sizes behind a stage."""
         move, level = given[0]
         if stage.kind == "add":
-            return sum(g[0] for g in given), sum(g[1] for g in given)
+            return np.sum([g[0] for g in given], axis=0), np.sum([g[1] for g in given], axis=0)
         if stage.kind == "mul":
             both = loudness(given[0]) * loudness(given[1])
             return both, np.zeros_like(both)

@@ -1,7 +1,7 @@
 """Channels that are sums of others: between layers without a nonlinearity any basis serves, also one that is too wide.
 
-Copies of negative sign are the simplest kind. A ReLU whose input is never negative lets such sums pass as well. A space that is
-wider than what flows into it was made so, and stays.
+Copies of negative sign are the simplest kind. A ReLU whose input is never negative lets such sums pass as well. A
+space that is wider than what flows into it was made so, and stays.
 """
 
 from __future__ import annotations

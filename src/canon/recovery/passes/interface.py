@@ -10,5 +10,5 @@ from canon.recovery.rewriting import Rewrite
 Pass = Callable[[Subject, Facts], Rewrite | None]
 """From what there is and what is known of it to what should change; None: nothing.
 
-Its name in reports is that of the function. Once it has been applied, it is asked again only when another pass has changed
-something."""
+Its name in reports is that of the function. Once it has been applied, it is asked again only when another pass has
+changed something."""

@@ -1,9 +1,10 @@
 """Channels `f(u)` and `f(−u)`: groups of them give less than they seem to, although no two are proportional.
 
-For ReLU, GELU, SiLU, Hardswish and others, `f(u) = even(u) + κ/2·u`. With `w` for columns, channels along one direction `u` add
-up to an even part `e = Σ w` and a line `d = Σ ±w`. One channel `f(o·u)`, with the sign `o` of our choice, has the even part `e`
-and the line `o·e`. So one channel per direction is enough, and none where `e = 0`, if there are signs for which all lines
-together stay what they are: `Σ o·e⊗u = Σ d⊗u`. These equations are linear in `o`.
+For ReLU, GELU, SiLU, Hardswish and others, `f(u) = even(u) + κ/2·u`. With `w` for columns, channels along one
+direction `u` add up to an even part `e = Σ w` and a line `d = Σ ±w`. One channel `f(o·u)`, with the sign `o` of our
+choice, has the even part `e` and the line `o·e`. So one channel per direction is enough, and none where `e = 0`, if
+there are signs for which all lines together stay what they are: `Σ o·e⊗u = Σ d⊗u`. These equations are linear in
+`o`.
 """
 
 from __future__ import annotations
@@ -91,10 +92,12 @@ def _glance(subject: Subject, facts: Facts, space: Space, bent: Bent) -> bool:
         if place in form.lines:
             linear = subject.graph.maps[producer.map]
             rows = by_row(subject.tensors[linear.weight], linear)[producer.offset : producer.offset + space.width]
-            rows = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
-            parts.append(rows * form.lines[place][:, None])
+            seen = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
+            parts.append(seen * form.lines[place][:, None])
     vectors = np.concatenate(parts, axis=1)
-    return _has_mirrored(_directions(vectors, subject.tolerance.equal, np.zeros(space.width), _homogeneous(bent, facts)))
+    return _has_mirrored(
+        _directions(vectors, subject.tolerance.equal, np.zeros(space.width), _homogeneous(bent, facts))
+    )
 
 
 def _has_mirrored(found: Directions) -> bool:
@@ -149,8 +152,8 @@ def _columns(subject: Subject, space: Space, bent: Bent) -> Array:
     for consumer in space.consumers:
         linear = subject.graph.maps[consumer.map]
         part = columns_of(subject.tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
-        part = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()
-        parts.append(part * bent.factors[consumer.point][:, None])
+        wide = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()
+        parts.append(wide * bent.factors[consumer.point][:, None])
     return np.concatenate(parts, axis=1)
 
 

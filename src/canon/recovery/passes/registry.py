@@ -6,12 +6,14 @@ from typing import Final
 
 from canon.recovery.passes.basis import basis
 from canon.recovery.passes.compact import compact
+from canon.recovery.passes.endless import endless
 from canon.recovery.passes.faint import faint
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
 from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
+    endless,
     compact,
     unreachable,
     faint,

@@ -1,10 +1,12 @@
 """Channels that have one value whatever the input is, because their inputs never leave a range.
 
-A row that is nowhere positive, over inputs that are never negative, with a shift below zero, is dead behind a ReLU, although
-no number of it is zero. Behind ReLU6, a sigmoid or tanh a channel may be held at the other end as well.
+A row that is nowhere positive, over inputs that are never negative, with a shift below zero, is dead behind a ReLU,
+although no number of it is zero. Behind ReLU6, a sigmoid or tanh a channel may be held at the other end as well.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 import numpy as np
 import torch
@@ -13,6 +15,9 @@ from canon.describe import Array
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
+
+USUAL: Final = 0.2
+"""A part of the median size that ordinary channels of a space reach."""
 
 
 def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
@@ -25,7 +30,7 @@ def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
         still = ~np.isnan(values).any(axis=0)
         if not still.any() or still.all():
             continue
-        still &= _moving(subject, space)
+        still &= _moving(subject, space) & _ordinary(space, facts)
         channels, dead = (torch.from_numpy(np.flatnonzero(m)) for m in (still, still & (values == 0).all(axis=0)))
         if channels.numel():
             changed = scale_rows(subject, space, channels, 0.0)
@@ -35,6 +40,17 @@ def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
     return in_steps(steps)
 
 
+def _ordinary(space: Space, facts: Facts) -> Array:
+    """Channels of about the usual size: those that a norm has all but switched off may be the owner's."""
+    found = np.ones(space.width, dtype=bool)
+    for stage in space.stages:
+        if stage.kind == "activation" and stage.reach == "pointwise":
+            size = facts.sizes.at(space, stage.inputs[0])[0]
+            found &= size >= USUAL * np.median(size)
+            break
+    return found
+
+
 def _moving(subject: Subject, space: Space) -> Array:
     """Channels whose rows are not zero already."""
-    return np.logical_or.reduce([subject.rows(space, producer).any(axis=1) for producer in space.producers])
+    return np.asarray(np.any([subject.rows(space, p).any(axis=1) for p in space.producers], axis=0))

@@ -1,0 +1,71 @@
+"""Channels with a shift of plus or minus infinity: a ReLU never sees anything else, whatever the filter is.
+
+They come first: no other pass can compare numbers that are not finite.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from canon.describe import Array
+from canon.graph import Space
+from canon.recovery.facts import Facts, Subject
+from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
+
+FAR: Final = 1e4
+"""As good as infinity: functions that have an end are there."""
+
+
+def endless(subject: Subject, facts: Facts) -> Rewrite | None:
+    """Such channels read nothing and have a finite shift; where they are zero, nobody reads them."""
+    steps: list[Step] = []
+    for space in subject.graph.free:
+        infinite = _infinite(subject, space)
+        if not infinite.any() or not space.consumers:
+            continue
+        values = np.array([facts.ranges.constant(space, consumer.point) for consumer in space.consumers])
+        settled = infinite & np.isfinite(values).all(axis=0)
+        channels, dead = (torch.from_numpy(np.flatnonzero(m)) for m in (settled, settled & (values == 0).all(axis=0)))
+        if channels.numel():
+            changed = {**scale_rows(subject, space, channels, 0.0), **_bounded(subject, space, channels)}
+            changed |= forget(subject.with_tensors(changed), space, dead)
+            steps.append(Step(space.id, channels, changed))
+            subject = subject.with_tensors(changed)
+    return in_steps(steps)
+
+
+def shifts(space: Space, subject: Subject) -> dict[str, int]:
+    """By name of a tensor that shifts channels of a space: where the space begins in it."""
+    found = {
+        stage.params["bias"]: stage.offset for stage in space.stages if "bias" in stage.params and stage.repeat == 1
+    }
+    for producer in space.producers:
+        bias = subject.graph.maps[producer.map].bias
+        if bias is not None and producer.repeat == 1:
+            found[bias] = producer.offset
+    return found
+
+
+def _infinite(subject: Subject, space: Space) -> Array:
+    marks = np.zeros(space.width, dtype=bool)
+    for name, offset in shifts(space, subject).items():
+        tensor = subject.tensors[name].detach()
+        if tensor.ndim == 1:
+            marks |= torch.isinf(tensor[offset : offset + space.width]).cpu().numpy()
+    return marks
+
+
+def _bounded(subject: Subject, space: Space, channels: Tensor) -> dict[str, Tensor]:
+    """The shifts of some channels, with a large number for infinity."""
+    changed = {}
+    for name, offset in shifts(space, subject).items():
+        tensor = subject.tensors[name].detach().clone()
+        if tensor.ndim == 1:
+            rows = (channels + offset).to(tensor.device)
+            tensor[rows] = torch.where(torch.isinf(tensor[rows]), FAR * tensor[rows].sign(), tensor[rows])
+            changed[name] = tensor
+    return changed

@@ -1,0 +1,192 @@
+"""Every pass undoes what it is for, on random networks and disguises that Canon's attacks know nothing of.
+
+Each case is shown to keep the function, to come back to the widths it had, and to stay wide without its pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from canon.recovery import RecoveryReport, pipeline, recover
+from canon.recovery.passes import PASSES
+from tests.preservation import outputs, relative_error
+from tests.recovery.disguises import Plain, drawn, folded, network, widened
+
+SEEDS = range(20)
+
+
+def columns_like(plain: Plain, count: int) -> Tensor:
+    return drawn(plain, plain.model[Plain.B].out_channels, count, *plain.model[Plain.B].kernel_size)  # type: ignore[arg-type, misc, union-attr]
+
+
+def rows_like(plain: Plain, count: int) -> Tensor:
+    shape = plain.model[Plain.A].weight.shape[1:]  # type: ignore[union-attr]
+    return drawn(plain, count, *shape) / shape.numel() ** 0.5  # type: ignore[arg-type, operator]
+
+
+def dead(plain: Plain) -> nn.Module:
+    """Filters that are nowhere positive over a ReLU, behind a norm with a shift below zero."""
+    rows = -rows_like(plain, 3).abs()
+    shift = {
+        "bias": -drawn(plain, 3).abs(),
+        "running_mean": drawn(plain, 3).abs(),
+        "weight": 0.5 + drawn(plain, 3).abs(),
+    }
+    return widened(plain, rows, -drawn(plain, 3).abs(), columns_like(plain, 3), shift)
+
+
+def held_up(plain: Plain) -> nn.Module:
+    """The other way round: a norm that turns the sign."""
+    rows = rows_like(plain, 3).abs()
+    shift = {"bias": -drawn(plain, 3).abs(), "weight": -0.5 - drawn(plain, 3).abs()}
+    return widened(plain, rows, drawn(plain, 3).abs(), columns_like(plain, 3), shift)
+
+
+def below_the_floor(plain: Plain) -> nn.Module:
+    """Filters of either sign over ReLU6, with a shift that they cannot make up for."""
+    rows = rows_like(plain, 3)
+    return widened(plain, rows, -6.1 * rows.abs().sum((1, 2, 3)), columns_like(plain, 3))
+
+
+def mirrored_group(plain: Plain) -> nn.Module:
+    """`±p, ±q, ±(p + q)` whose lines and even parts cancel."""
+    p, q = rows_like(plain, 1), rows_like(plain, 1)
+    s, t = drawn(plain, 1), drawn(plain, 1)
+    rows = torch.cat([p, -p, q, -q, p + q, -p - q])
+    w = columns_like(plain, 1)
+    return widened(plain, rows, torch.cat([s, -s, t, -t, s + t, -s - t]), torch.cat([w, -w, w, -w, -w, w], dim=1))
+
+
+def mirrored_copies(plain: Plain) -> nn.Module:
+    """`f(u) = f(−u) + [f(v) − f(−v)] + [f(u − v) − f(v − u)]`: no channel has the filter `u` any more."""
+    filters, shifts = folded(plain)
+    u, s = filters[:1], shifts[:1]
+    v, t = rows_like(plain, 1), drawn(plain, 1)
+    w = plain.model[Plain.B].weight.data[:, :1]  # type: ignore[index, union-attr]
+    rows = torch.cat([-u, v, -v, u - v, v - u])
+    columns = torch.cat([w, w, -w, w, -w], dim=1)
+    keep = torch.arange(1, plain.model[Plain.A].out_channels)  # type: ignore[arg-type]
+    return widened(plain, rows, torch.cat([-s, t, -t, s - t, t - s]), columns, keep=keep)  # type: ignore[arg-type]
+
+
+def hardly_read(plain: Plain) -> nn.Module:
+    sizes = 10.0 ** -torch.linspace(12, 30, 4, dtype=torch.float64)
+    return widened(plain, rows_like(plain, 4), drawn(plain, 4), columns_like(plain, 4) * sizes[:, None, None])
+
+
+def hardly_there(plain: Plain) -> nn.Module:
+    sizes = 10.0 ** -torch.linspace(12, 30, 4, dtype=torch.float64)
+    return widened(
+        plain, rows_like(plain, 4) * sizes[:, None, None, None], drawn(plain, 4) * sizes, columns_like(plain, 4)
+    )
+
+
+def noisy_zeros(plain: Plain) -> nn.Module:
+    return widened(plain, 1e-6 * rows_like(plain, 3), 1e-6 * drawn(plain, 3), columns_like(plain, 3))
+
+
+def noisy_clique(plain: Plain) -> nn.Module:
+    """Equal channels whose columns sum to noise."""
+    row, shift, size = rows_like(plain, 1), drawn(plain, 1), plain.model[Plain.B].weight.data.std()  # type: ignore[union-attr]
+    free = columns_like(plain, 3)
+    columns = size * (free - free.mean(1, keepdim=True) + 3e-6 * columns_like(plain, 3))  # type: ignore[operator]
+    return widened(plain, row.repeat(3, 1, 1, 1), shift.repeat(3), columns)
+
+
+def endless(plain: Plain) -> nn.Module:
+    return widened(
+        plain, rows_like(plain, 2), torch.full((2,), -torch.inf, dtype=torch.float64), columns_like(plain, 2)
+    )
+
+
+CASES: list[tuple[str, str, Callable[[Plain], nn.Module], str, str, float]] = [
+    ("unreachable", "dead", dead, "relu", "relu", 1e-10),
+    ("unreachable", "held up", held_up, "relu", "relu", 1e-10),
+    ("unreachable", "below the floor", below_the_floor, "relu", "relu6", 1e-10),
+    *(("mirrored", f"group, {f}", mirrored_group, f, "none", 1e-10) for f in ("relu", "gelu", "silu", "hardswish", "leaky")),
+    *(("mirrored", f"copies, {f}", mirrored_copies, f, "none", 1e-10) for f in ("relu", "gelu", "silu", "hardswish")),
+    ("faint", "hardly read", hardly_read, "relu", "relu", 1e-8),
+    ("faint", "hardly there", hardly_there, "gelu", "relu", 1e-8),
+    ("faint", "noisy zeros", noisy_zeros, "relu", "none", 1e-4),
+    ("faint", "noisy clique", noisy_clique, "silu", "relu", 1e-4),
+    ("endless", "endless", endless, "relu", "none", 1e-10),
+]  # fmt: skip
+
+
+def after(report: RecoveryReport) -> int:
+    return report.spaces[1].after
+
+
+@pytest.mark.parametrize(
+    ("step", "name", "disguise", "activation", "stem", "tolerance"), CASES, ids=[c[1] for c in CASES]
+)
+def test_widths_come_back(
+    step: str, name: str, disguise: Callable[[Plain], nn.Module], activation: str, stem: str, tolerance: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    for seed in SEEDS:
+        plain = network(seed, activation, stem)
+        hidden = disguise(plain)
+        clean = outputs(plain.model, plain.example)
+        assert relative_error(outputs(hidden, plain.example), clean) < tolerance, f"{name}, seed {seed}: not a disguise"
+        result = recover(hidden, plain.example)
+        assert after(result.report) == plain.model[Plain.A].out_channels, f"{name}, seed {seed}"
+        assert relative_error(outputs(result.model, plain.example), clean) < max(1e-9, tolerance / 10)
+    without = tuple(known for known in PASSES if known.__name__ != step)
+    assert len(without) == len(PASSES) - 1
+    monkeypatch.setattr(pipeline, "PASSES", without)
+    if step == "endless":
+        return  # without this pass the model is refused
+    assert after(recover(hidden, plain.example).report) > plain.model[Plain.A].out_channels  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("activation", ["relu", "silu"])
+def test_clean_networks_stay(seed: int, activation: str) -> None:
+    plain = network(seed, activation)
+    result = recover(plain.model, plain.example)
+    assert not result.report.changed
+    for name, tensor in plain.model.state_dict().items():
+        assert torch.equal(result.model.state_dict()[name], tensor)
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("seed", range(10))
+def test_linear_bases(seed: int, negative: bool) -> None:
+    """Between two layers without a function: sums of channels, or copies of negative sign."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    width, more = 6, 3
+    a, b = nn.Conv2d(16, width, 1, bias=False), nn.Conv2d(width, 12, 1)
+    front = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU())
+    back = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 3))
+    clean = nn.Sequential(*front, a, b, *back).double().eval()
+    mix = -2 * torch.eye(width, dtype=torch.float64)[:more] if negative else random(more, width)
+    basis = torch.cat([torch.eye(width, dtype=torch.float64), mix])[torch.randperm(width + more, generator=generator)]
+    spare = torch.eye(width + more, dtype=torch.float64) - basis @ torch.linalg.pinv(basis)
+    reader = torch.linalg.pinv(basis) + random(width, width + more) @ spare
+    wide = nn.Conv2d(16, width + more, 1, bias=False).double(), nn.Conv2d(width + more, 12, 1).double()
+    with torch.no_grad():
+        wide[0].weight.copy_(torch.einsum("ab,bcij->acij", basis, a.weight))
+        wide[1].weight.copy_(torch.einsum("obij,bk->okij", b.weight, reader))
+        wide[1].bias.copy_(b.bias)  # type: ignore[union-attr, arg-type]
+    hidden = nn.Sequential(*front, *wide, *back).double().eval()
+    example = random(2, 3, 8, 8)
+    assert relative_error(outputs(hidden, example), outputs(clean, example)) < 1e-10
+    result = recover(hidden, example)
+    assert [s.after for s in result.report.spaces][:3] == [16, width, 12]
+    assert relative_error(outputs(result.model, example), outputs(clean, example)) < 1e-9
+
+
+def test_a_linear_layer_that_widens_stays() -> None:
+    """More channels than inputs are dependent by nature."""
+    net = nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
+    assert not recover(net, torch.zeros(2, 4)).report.changed
