@@ -224,27 +224,6 @@ def judge(
 
 
 def _compared(
-    suspect: nn.Module,
-    owner: Owner,
-    options: JudgeOptions,
-    calls: Mapping[str, Sequence[Inputs]],
-    *,
-    by_weights: bool = False,
-) -> tuple[Compared, Document]:
-    """Networks compared as the options say, and outputs."""
-    compared = compare(
-        suspect,
-        owner,
-        tolerance=options.tolerance,
-        layers=options.layers,
-        matching=options.matching,
-        recovering=options.recover,
-        by_weights=by_weights,
-    )
-    return compared, function_of(compared, owner, calls)
-
-
-def _compared(
     mine: Mine, owner: Owner, calls: Mapping[str, Sequence[Inputs]], *, by_weights: bool = False
 ) -> tuple[Compared, Document]:
     """Networks compared as the options say, and outputs."""
