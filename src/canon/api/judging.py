@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.api.comparing import Compared, Example, Owner, compare
-from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
+from canon.api.containing import containment_figures, find, find_without_idle_taps, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.files import Files
 from canon.api.marks import read_mark
@@ -191,6 +191,8 @@ def judge(
             found = None if again.structure is not None else find(again, owner, public)
             if found is not None and found.coverage > location.coverage:
                 compared, function, location = again, agreed, found
+        if location.answer != "contained" and not _settled(compared, function):
+            location = find_without_idle_taps(compared, owner, public, location) or location
         if not _settled(compared, function):
             compared = replace(compared, location=location)
         if compared.location is not None and location.answer == "contained" and options.layers is None:
