@@ -333,6 +333,13 @@ def _spaces(graph: ChannelGraph, found: Mapping[int, Found]) -> tuple[LocatedSpa
 
 def _notes(given: Suspect, heads: Sequence[str]) -> tuple[str, ...]:
     notes = [f"the layer '{name}' has another number of outputs, and stays the suspect's" for name in heads]
+    if given.housed is not None:
+        notes.append(f"the suspect is another program; brought into the owner's in {len(given.housed.steps)} steps")
+        for what, names in (
+            ("owner's without a counterpart", given.housed.missing),
+            ("left out", given.housed.surplus),
+        ):
+            notes += [f"{what}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"] if names else []
     if given.form.restored:
         notes.append(f"{len(given.form.restored)} norms that the suspect's layers had taken up were put back")
     if given.form.folded:
