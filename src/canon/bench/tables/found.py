@@ -74,9 +74,9 @@ def _single_pass(records: Records) -> str | None:
     schemes = distinct(record.case.scheme for record in part)
     return (
         f"The paper reports that its Algorithm 2 passes everywhere; on its own attack, with no widths told, we measure "
-        f"on {len(schemes)} of nine schemes: {'; '.join(told)}. Reason: in our reading of it, one pass judges layers "
-        "that are added up together, when one of them still reads layers that it has not come to, and split channels "
-        "beside other dummies are told there by a second look only; without such sums it undoes every "
+        f"on {len(schemes)} of nine schemes: {'; '.join(told)}. Likely reason: in our reading of it, one pass judges "
+        "layers that are added up together, when one of them still reads layers that it has not come to, and split "
+        "channels beside other dummies are told there by a second look only; without such sums it undoes every "
         "sequence that we tried (`tests/bench/test_methods.py`)."
     )
 
@@ -96,8 +96,8 @@ def _beside_others(records: Records) -> str | None:
         f"Against our stronger attack the single pass is certified in {len(passed)} of {len(part)} cases ({only} "
         "only), where the paper's table has a tick in every row; the defence of Yan et al. with full knowledge, which "
         "the paper marks as partial, is "
-        f"certified in {sum(r.metrics.get('tier1_passed') is True for r in full)} of {len(full)}. Reason: our attack "
-        "lets dummies read dummies and scales every layer, and that defence is given the original model."
+        f"certified in {sum(r.metrics.get('tier1_passed') is True for r in full)} of {len(full)}. Likely "
+        "reason: our attack lets dummies read dummies and scales every layer, and that defence is given the original model."
     )
 
 
@@ -179,9 +179,9 @@ def _canonical(records: Records) -> str | None:
     where = ", ".join(distinct(f"{r.case.scheme} on {r.case.model}" for r in apart))
     return (
         f"The paper certifies every cell; of our {len(records)} cells {len(apart)} are certified on canonical forms "
-        f"only ({where or 'none'}), and are counted apart. Reason: pruning to a lottery ticket silences whole channels "
-        "of the clean model, recovery removes them with the injected ones, and what is left is equal only once both "
-        "sides are reduced."
+        f"only ({where or 'none'}), and are counted apart. Likely reason: pruning to a lottery ticket silences whole "
+        "channels of the clean model, recovery removes them with the injected ones, and what is left is equal only once "
+        "both sides are reduced."
     )
 
 
@@ -238,7 +238,7 @@ def _accuracy(records: Records) -> str | None:
     epochs = values_of(records, "epochs")
     return (
         f"The paper gives no accuracies; ours are {told} for the unmarked twins, and {all_of(marked, 'good', True)} "
-        f"marked models reach the bar. Reason: training was short, {min(epochs)} to {max(epochs)} "
+        f"marked models reach the bar. Likely reason: training was short, {min(epochs)} to {max(epochs)} "
         "epochs, without augmentation; a preset with one cycle of the rate and augmentation, for a stem for small "
         "images, has no records yet."
     )
@@ -269,11 +269,12 @@ def _strangers(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
     return [
         Heading("To whom the extractor of riga21 says its message"),
         Paragraph(
-            "Small networks on the digits, three seeds, four strangers each (`python -m canon.bench.riga_strangers`, "
+            "Small networks on the digits, three seeds, the same four strangers for each (`python -m "
+            "canon.bench.riga_strangers`, "
             f"`{STRANGERS}`). With a weight of 0 the extractor never sees an unmarked vector: it then reads the "
             "message after recovery alone, wherever channels lie, and from most strangers, or its very opposite. "
-            "That is what the paper's Tier 2 of riga21 looks like; with the weight that we use, 10, nobody but the "
-            "owner's own model reads it."
+            "The paper's Tier 2 of riga21 looks like that; whether it has that cause is not known. With the "
+            "weight that we use, 10, nobody but the owner's own model reads it."
         ),
         Table.of(head, table),
     ]
