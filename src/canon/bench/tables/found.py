@@ -97,7 +97,8 @@ def _beside_others(records: Records) -> str | None:
         "only), where the paper's table has a tick in every row; the defence of Yan et al. with full knowledge, which "
         "the paper marks as partial, is "
         f"certified in {sum(r.metrics.get('tier1_passed') is True for r in full)} of {len(full)}. Likely "
-        "reason: our attack lets dummies read dummies and scales every layer, and that defence is given the original model."
+        "reason: our attack lets dummies read dummies and scales every layer, and that defence is given the "
+        "original model."
     )
 
 
@@ -180,8 +181,8 @@ def _canonical(records: Records) -> str | None:
     return (
         f"The paper certifies every cell; of our {len(records)} cells {len(apart)} are certified on canonical forms "
         f"only ({where or 'none'}), and are counted apart. Likely reason: pruning to a lottery ticket silences whole "
-        "channels of the clean model, recovery removes them with the injected ones, and what is left is equal only once "
-        "both sides are reduced."
+        "channels of the clean model, recovery removes them with the injected ones, and what is left is equal only "
+        "once both sides are reduced."
     )
 
 
