@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -41,25 +41,31 @@ _DELIVERY = re.compile(r"unpkg\.com|jsdelivr|cdnjs|googleapis|gstatic|googletagm
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Pages of results that nobody has put into the menu stand at the end of their section."""
-    folder = Path(config.docs_dir) / "results"
-    known = set(_pages(config.nav))
-    more = [f"results/{page.name}" for page in sorted(folder.glob("*.md")) if f"results/{page.name}" not in known]
-    if more:
-        section = next(entry["Results"] for entry in config.nav or [] if "Results" in entry)
-        section.append({"More": more})
+    """Complete the menu."""
+    complete(config.nav or [], Path(config.docs_dir))
     return config
 
 
-def _pages(nav: object) -> Iterator[str]:
-    if isinstance(nav, str):
-        yield nav
-    elif isinstance(nav, dict):
-        for entry in nav.values():
-            yield from _pages(entry)
-    elif isinstance(nav, list):
-        for entry in nav:
-            yield from _pages(entry)
+def complete(menu: list[Any], docs: Path) -> None:
+    """Put pages that nobody has put into the menu at the end of their section: a page is never out of reach."""
+    known = set(listed(menu))
+    found = [str(page.relative_to(docs)) for pattern in ("*.md", "results/*.md") for page in sorted(docs.glob(pattern))]
+    for title, folder in (("Results", "results"), ("How it works", ".")):
+        more = [page for page in found if page not in known and str(Path(page).parent) == folder]
+        section = next((entry[title] for entry in menu if title in entry), menu)
+        section.extend(more)
+
+
+def listed(menu: object) -> Iterator[str]:
+    """The pages of a menu."""
+    if isinstance(menu, str):
+        yield menu
+    elif isinstance(menu, dict):
+        for entry in menu.values():
+            yield from listed(entry)
+    elif isinstance(menu, list):
+        for entry in menu:
+            yield from listed(entry)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -77,8 +83,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def _stale() -> bool:
     """Whether some code is newer than the oldest sample report."""
     made = [report.stat().st_mtime for report in SAMPLES.glob("*.html")]
-    code = [path.stat().st_mtime for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.*")]
-    return not made or min(made) < max(code)
+    code = [path for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.*") if path.suffix != ".pyc"]
+    return not made or min(made) < max(path.stat().st_mtime for path in code)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
