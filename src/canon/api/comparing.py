@@ -196,8 +196,14 @@ def compare(
     precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)
+    shaped_alike = True
     try:
-        suspect, housed, running, traced, given, form = _formed(suspect, owner, example, by_weights)
+        try:
+            suspect, housed, running, traced, given, form = _formed(suspect, owner, example, by_weights)
+        except _OtherWiring:
+            # Its widths may be what differs; recovery may still bring it back.
+            shaped_alike = False
+            suspect, housed, running, traced, given, form = _formed(suspect, owner, example, False, lenient=True)
     except (VerificationError, KeyFileError) as error:
         return Compared(suspect, precision, allowed, structure=str(error))
     result: RecoveryResult | None = None
@@ -214,11 +220,16 @@ def compare(
             owner = Owner.of(reference, None, cast(example, recovered))
     example = cast(example, recovered)
     formed, _ = conform(recovered, owner.norms, example) if form.changed else (recovered, form)
-    figures = (
-        _by_key(formed, owner, example, matching)
-        if owner.model is None
-        else _by_reference(recovered, formed, owner, example, allowed, layers, matching)
-    )
+    try:
+        figures = (
+            _by_key(formed, owner, example, matching)
+            if owner.model is None
+            else _by_reference(recovered, formed, owner, example, allowed, layers, matching)
+        )
+    except VerificationError as error:
+        if shaped_alike:
+            raise
+        return Compared(suspect, precision, allowed, structure=str(error))
     return Compared(
         suspect,
         precision,
@@ -236,10 +247,16 @@ def compare(
     )
 
 
+class _OtherWiring(VerificationError):
+    """The suspect has the owner's layers, in another order or wired in another way."""
+
+
 def _formed(
-    suspect: nn.Module, owner: Owner, example: Example, by_weights: bool
+    suspect: nn.Module, owner: Owner, example: Example, by_weights: bool, *, lenient: bool = False
 ) -> tuple[nn.Module, Housed | None, nn.Module | None, Traced, nn.Module, Form]:
     """The suspect under the owner's names and with norms where the owner has them, or in the owner's program.
+
+    With `lenient`, layers that are wired in different ways pass as long as their widths differ too.
 
     Raises:
         VerificationError: It is another network, or one whose program cannot be brought into the owner's.
@@ -250,10 +267,12 @@ def _formed(
         given, form = conform(model, owner.norms, example, graph=traced.graph)
         shaped = traced if given is model else Traced.of(given, example)
         wider = owner.architecture.differences(shaped.architecture)
+        if lenient:
+            return traced, given, form
         if wider and owner.skeleton is not None and skeleton_of(shaped.graph) != owner.skeleton:
-            raise VerificationError("the models have layers of the same names, wired in different ways")
+            raise _OtherWiring("the models have layers of the same names, wired in different ways")
         if not same_order(owner.architecture, shaped.architecture):
-            raise VerificationError("the models have layers of the same names in another order")
+            raise _OtherWiring("the models have layers of the same names in another order")
         return traced, given, form
 
     named = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())

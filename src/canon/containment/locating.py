@@ -15,7 +15,7 @@ from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
-from canon.containment.location import LocatedLayer, LocatedSpace, Location, Span, Start
+from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Start
 from canon.containment.mirrors import mirror_images, with_images
 from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
@@ -27,7 +27,7 @@ from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
 from canon.graph.tracer import check_model
-from canon.normal import Outline
+from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
@@ -146,7 +146,18 @@ def locate(
     with torch.no_grad():
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
         running = suspect if given.housed is None else as_given(suspect, given.housed)
-        return _located(running, given, owner, example, known)
+        return _as_far_as(_located(running, given, owner, example, known), given.housed)
+
+
+def _as_far_as(found: Location, housed: Housed | None) -> Location:
+    """What may be said of a suspect that was brought into the owner's program: no more than what was brought over."""
+    if housed is None or housed.exact:
+        return found
+    weaker: dict[Answer, Answer] = {"contained": "derived", "unrelated": "not decided"}
+    parts = [*housed.missing, *housed.surplus]
+    said = f"the suspect's layers are wired in another way, and {len(parts)} parts have no counterpart"
+    first = f", first {parts[0]}" if parts else ""
+    return replace(found, answer=weaker.get(found.answer, found.answer), reason=f"{found.reason}; but {said}{first}")
 
 
 def _ancestor(

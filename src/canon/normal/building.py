@@ -16,7 +16,6 @@ from canon.graph.tensors import tensor_names
 from canon.normal.chains import Written
 from canon.normal.nodes import Affine, Linear, Node, NotNormal
 
-
 MOST_BLANK: Final = 1 << 28
 """Numbers of the largest tensor that stands where the suspect has none."""
 
