@@ -64,7 +64,7 @@ PINNED = (
     pinned("softmax over channels", "softmax over the channels", lambda net, x: F.softmax(x, 1)),
     pinned("softmax2d", "softmax over the channels", lambda net, x: net.s(x), s=nn.Softmax2d()),
     pinned("mean over channels", "mean over the channels", lambda net, x: x - x.mean(1, keepdim=True)),
-    pinned("matmul", "unknown operation matmul", lambda net, x: x @ x),
+    pinned("matmul", "matmul of activations", lambda net, x: x @ x),
     pinned("where", "unknown operation", lambda net, x: torch.where(x > 0, x, x * 0.1)),
     pinned("maximum", "unknown operation maximum", lambda net, x: torch.maximum(x, x.tanh())),
     pinned("division by an activation", "division by a tensor", lambda net, x: x / (x.abs() + 1)),
@@ -107,7 +107,7 @@ PINNED = (
     ),
     pinned(
         "stack",
-        "unknown operation stack",
+        "fixed coordinates",
         lambda net, x: torch.stack([x, net.k]).sum(0),
         k=parameter(2, 6, 8, 8),
     ),
@@ -140,7 +140,7 @@ PINNED = (
         ("b",),
         {"a": "unknown layer"},
     ),
-    Case("embedding tied to the classifier", _embedding_tied, ("a",), {"mix": "also used otherwise"}, (2, 3)),
+    Case("embedding tied to the classifier", _embedding_tied, ("a",), {"mix": "used the other way around"}, (2, 3)),
     Case(
         "one channel over many",
         lambda: Net(

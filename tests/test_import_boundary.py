@@ -15,6 +15,7 @@ EXTRAS = (
     "OpenSSL",
     "asn1crypto",
     "cryptography",
+    "diffusers",
     "jinja2",
     "material",
     "matplotlib",
@@ -37,6 +38,7 @@ EXTRAS = (
     "timm",
     "torch_pruning",
     "torchvision",
+    "transformers",
     "typer",
 )
 

@@ -73,12 +73,15 @@ def _faults(browser: Browser, view: View, site: Path, pages: Sequence[Path], pic
 
 def _search_faults(browser: Browser, site: Path) -> Iterator[str]:
     """Search must work from a file: a word of the glossary is asked for, as a reader does."""
+    from playwright.sync_api import TimeoutError
+
     page = browser.new_page(viewport={"width": VIEWS[0].width, "height": VIEWS[0].height})
     page.goto((site / "index.html").resolve().as_uri())
-    page.fill("[data-md-component=search-query]", "layout key")
     try:
-        page.wait_for_selector(".md-search-result__item", timeout=20_000)
-    except Exception as error:
+        page.click("[data-md-component=search-query]")
+        page.locator("[data-md-component=search-query]").press_sequentially("layout key", delay=60)
+        page.wait_for_selector(".md-search-result__item a", timeout=60_000)
+    except TimeoutError as error:
         yield f"index.html: the search finds nothing: {error}"
     page.close()
 

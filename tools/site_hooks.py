@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[1]
+LONG = 42
+"""Letters from which on a cell of a table counts as a sentence."""
+
 SAMPLES = ROOT / "build" / "samples"
 _LOG = logging.getLogger("mkdocs.hooks.site")
 
@@ -32,29 +35,37 @@ _LOADS = re.compile(
 _THEME_SCRIPTS = re.compile(r"https://unpkg\.com/[\w@./-]+")
 _PICTURE = re.compile(r'<img\b[^>]*\bsrc="(?P<path>[^"]*pictures/[^"]+\.svg)"[^>]*>')
 _BLANK = re.compile(r"\s*\n\s*")
+_CELL = re.compile(r"<td(?P<attributes>[^>]*)>(?P<text>.*?)</td>", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
 _DELIVERY = re.compile(r"unpkg\.com|jsdelivr|cdnjs|googleapis|gstatic|googletagmanager|polyfill\.io")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Pages of results that nobody has put into the menu stand at the end of their section."""
-    folder = Path(config.docs_dir) / "results"
-    known = set(_pages(config.nav))
-    more = [f"results/{page.name}" for page in sorted(folder.glob("*.md")) if f"results/{page.name}" not in known]
-    if more:
-        section = next(entry["Results"] for entry in config.nav or [] if "Results" in entry)
-        section.append({"More": more})
+    """Complete the menu."""
+    complete(config.nav or [], Path(config.docs_dir))
     return config
 
 
-def _pages(nav: object) -> Iterator[str]:
-    if isinstance(nav, str):
-        yield nav
-    elif isinstance(nav, dict):
-        for entry in nav.values():
-            yield from _pages(entry)
-    elif isinstance(nav, list):
-        for entry in nav:
-            yield from _pages(entry)
+def complete(menu: list[Any], docs: Path) -> None:
+    """Put pages that nobody has put into the menu at the end of their section: a page is never out of reach."""
+    known = set(listed(menu))
+    found = [str(page.relative_to(docs)) for pattern in ("*.md", "results/*.md") for page in sorted(docs.glob(pattern))]
+    for title, folder in (("Results", "results"), ("How it works", ".")):
+        more = [page for page in found if page not in known and str(Path(page).parent) == folder]
+        section = next((entry[title] for entry in menu if title in entry), menu)
+        section.extend(more)
+
+
+def listed(menu: object) -> Iterator[str]:
+    """The pages of a menu."""
+    if isinstance(menu, str):
+        yield menu
+    elif isinstance(menu, dict):
+        for entry in menu.values():
+            yield from listed(entry)
+    elif isinstance(menu, list):
+        for entry in menu:
+            yield from listed(entry)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -72,8 +83,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 def _stale() -> bool:
     """Whether some code is newer than the oldest sample report."""
     made = [report.stat().st_mtime for report in SAMPLES.glob("*.html")]
-    code = [path.stat().st_mtime for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.*")]
-    return not made or min(made) < max(code)
+    code = [path for folder in ("src", "tools") for path in (ROOT / folder).rglob("*.*") if path.suffix != ".pyc"]
+    return not made or min(made) < max(path.stat().st_mtime for path in code)
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> None:
@@ -91,7 +102,16 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
         text = source.read_text(encoding="utf-8").replace("<svg ", '<svg class="picture" ', 1)
         return f'<span class="picture-frame">{_BLANK.sub(" ", text)}</span>'
 
-    return _PICTURE.sub(inline, html)
+    html = _PICTURE.sub(inline, html)
+    if page.file.src_uri.startswith("results/") or page.file.src_uri == "coverage.md":
+        html = f'<div class="figures">{_CELL.sub(_mark_sentence, html)}</div>'
+    return html
+
+
+def _mark_sentence(cell: re.Match[str]) -> str:
+    """A cell of a table of figures: numbers stay on one line, sentences are given some width to wrap in."""
+    long = len(_TAG.sub("", cell["text"])) > LONG
+    return f'<td class="sentence"{cell["attributes"]}>{cell["text"]}</td>' if long else cell[0]
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:

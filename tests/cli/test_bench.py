@@ -57,6 +57,62 @@ def test_pack_export_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (tmp_path / "pages" / "figures" / "paper-similarity.svg").exists()
 
 
+MINE = """
+title = "My own suite"
+about = "A test."
+[[cases]]
+kind = "recovery"
+dataset = "mnist"
+model = "resnet18"
+scheme = "uchida17"
+ratio = 0.2
+attack = ["nso_zero", "nso_clique", "nso_split", "mix-opseq", "mix-opseq-per-merge-group"]
+"""
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> Path:
+    """A suite of a user's own, with records of some of its cases."""
+    store = Store.open(tmp_path / "records", "mine")
+    for record in records()[:4]:
+        store.add(record)
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    return path
+
+
+def test_a_report_of_ones_own_suite(mine: Path, tmp_path: Path) -> None:
+    where = ["--records", str(tmp_path / "records"), "--out", str(tmp_path / "pages")]
+    assert execute(app, ["bench", "report", str(mine), *where]) == 0
+    page = (tmp_path / "pages" / "mine.md").read_text(encoding="utf-8")
+    assert page.startswith("# My own suite\n")
+    assert "4 of 5 cases have a record" in page
+    first = (tmp_path / "pages" / "README.md").read_text(encoding="utf-8")
+    assert "[My own suite](mine.md)" in first
+    assert "recovery_grid" not in first, "only pages that are there are named"
+    assert "paper.md" not in first
+    assert execute(app, ["bench", "report", *where]) == 0
+    told = (tmp_path / "pages" / "mine.md").read_text(encoding="utf-8")
+    assert "of which there are records only" in told, "without its file it is told from its records"
+    assert "4 of 4 cases" in told
+
+
+def test_a_report_of_nothing_fails(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def fails(message: str, *arguments: str) -> None:
+        assert execute(app, ["bench", "report", *arguments, "--out", str(tmp_path / "pages")]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())
+        assert not (tmp_path / "pages").exists()
+
+    folder = str(tmp_path / "records")
+    (tmp_path / "empty").mkdir()
+    fails("no such folder of records", "--records", str(tmp_path / "nowhere"))
+    fails("there are no records", "--records", str(tmp_path / "empty"))
+    fails("the suite 'paper' has no records", "paper", "--records", folder)
+    fails("Did you mean 'paper'", "papr", "--records", folder)
+    mine.write_text(MINE.replace("0.2", "0.4"), encoding="utf-8")
+    fails("none of the 4 records of 'mine' is about one of its cases", str(mine), "--records", folder)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

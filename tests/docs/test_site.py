@@ -8,13 +8,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.docs.snippets import blocks
 from tools import architecture, package, samples
 from tools.docstring_examples import fenced
-from tools.site_hooks import outside
+from tools.site_hooks import complete, listed, outside
 
 ROOT = Path(__file__).parents[2]
+
+
+def menu() -> list[Any]:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    found: list[Any] = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
+    return found
+
+
+def test_the_menu_leads_to_every_page_once() -> None:
+    docs = ROOT / "docs"
+    found = menu()
+    complete(found, docs)
+    pages = list(listed(found))
+    assert len(pages) == len(set(pages))
+    assert set(pages) == {page.relative_to(docs).as_posix() for page in docs.rglob("*.md")}
+
+
+def test_a_page_that_nobody_listed_stands_at_the_end_of_its_section(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    for name in ("index.md", "new.md", "results/old.md", "results/newer.md"):
+        (tmp_path / name).touch()
+    found: list[Any] = ["index.md", {"How it works": []}, {"Results": ["results/old.md"]}]
+    complete(found, tmp_path)
+    assert found == ["index.md", {"How it works": ["new.md"]}, {"Results": ["results/old.md", "results/newer.md"]}]
 
 
 def test_the_picture_of_the_packages_is_current() -> None:

@@ -39,7 +39,7 @@ def test_a_stem_for_small_images_keeps_the_resolution() -> None:
     images = zoo.example_input("small:resnet18")
     assert images.shape[-1] == 32
     sizes = []
-    small.layer1.register_forward_pre_hook(lambda _layer, inputs: sizes.append(inputs[0].shape[-1]))  # type: ignore[union-attr, operator]
+    small.layer1.register_forward_pre_hook(lambda _layer, inputs: sizes.append(inputs[0].shape[-1]))  # type: ignore[union-attr]
     with torch.no_grad():
         assert small(images).shape == (2, 7)
     assert sizes == [32], "neither a stride nor a pooling before the first stage"

@@ -4,26 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from canon.api.recovering import recover
 from canon.containment import locate
-from canon.errors import RecoveryError
+from canon.errors import RecoveryError, VerificationError
+from canon.graph import Example, arguments
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify import Certificate, Matching
 from canon.verify.certificate import certify_traced
 from canon.verify.folded import certify_folded
 from canon.verify.forms import conform
 from canon.verify.naming import named_alike
+from canon.verify.programs import brought
 from canon.verify.traced import Traced
 
 
 def certify(
     recovered: nn.Module,
     reference: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     tolerance: float = 1e-3,
     layers: Iterable[str] | None = None,
     *,
@@ -41,19 +42,27 @@ def certify(
     Args:
         recovered: The recovered model, in evaluation mode. It is not changed.
         reference: The owner's model.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         tolerance: Largest relative residual that passes.
         layers: The layers that count; None: all.
         matching: `nearest`, `greedy` or `optimal`.
         canonical: Whether canonical forms may be compared, and the reference's network looked for.
         norms: The reference's norms, where they are known already.
     """
+    example = arguments(reference, example)
     owner = Traced.of(reference, example)
     known = norms_behind_layers(reference, owner.graph) if norms is None else norms
     if isinstance(recovered, fx.GraphModule):
         recovered = named_alike(recovered, owner.architecture, example, reference=reference)
     names = None if layers is None else tuple(layers)
-    found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+    try:
+        found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+    except VerificationError:
+        housed, _ = brought(recovered, example, reference, None)
+        if housed is None or not housed.exact or housed.surplus:
+            raise
+        recovered = housed.model
+        found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
     return found if found.passed or not canonical else replace(found, location=locate(recovered, reference, example))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from canon.api.recounting import containment_holds, function_holds, priority_holds, structure_holds
+from canon.api.recounting import containment_holds, function_holds, priority_holds, program_holds, structure_holds
 from canon.errors import VerificationError
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.evidence import check_digest, open_evidence, plain
@@ -26,7 +26,8 @@ Document = Mapping[str, Any]
 
 FIELDS: Final[dict[str, Any]] = {
     "format": str, "version": int, "record": dict, "verdict": dict, "answers": dict, "inputs": dict, "options": dict,
-    "precision": dict, "structure": (str, type(None)), "notes": list, "form": dict, "equality": (dict, type(None)),
+    "precision": dict, "structure": (str, type(None)),
+    "program": (dict, type(None)), "notes": list, "form": dict, "equality": (dict, type(None)),
     "alignment": (dict, type(None)), "certificate": (dict, type(None)), "containment": (dict, type(None)),
     "function": dict, "watermark": (dict, type(None)), "priority": dict, "recovery": (dict, type(None)),
     "network": list, "environment": dict, "digest": str,
@@ -200,8 +201,8 @@ def _form(document: Document) -> None:
 
 
 CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
-    structure_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds, _watermark,
-    priority_holds, _form,
+    structure_holds, program_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds,
+    _watermark, priority_holds, _form,
 )  # fmt: skip
 
 

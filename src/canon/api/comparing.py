@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -12,18 +13,30 @@ from torch import Tensor, fx, nn
 
 from canon.api.certifying import certify_with
 from canon.api.recovering import recover
-from canon.errors import KeyFileError, RecoveryError, VerificationError
+from canon.containment.ties import untied
+from canon.errors import (
+    CanonError,
+    ExampleError,
+    KeyFileError,
+    RecoveryError,
+    UnsupportedModelError,
+    VerificationError,
+)
 from canon.graph import ChannelGraph
+from canon.normal import has_ties
 from canon.recovery import RecoveryResult
 from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
 from canon.verify.precision import Precision, alike, cast, coarsest, widened
+from canon.verify.programs import as_given, brought, same_order
+from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
 if TYPE_CHECKING:
     from canon.containment import Location
+    from canon.normal import Housed
     from canon.rewrite import FoldableNorm
 
 Example = Tensor | tuple[Any, ...]
@@ -67,6 +80,21 @@ class Owner:
             return Owner(None, layout_key, layout_key.layout.architecture, layout_key.norms, example)
         raise VerificationError("give either a reference or a layout key")
 
+    @cached_property
+    def skeleton(self) -> str | None:
+        """How the network is wired, widths aside; None: an older key does not say."""
+        if self.key is not None:
+            return self.key.skeleton
+        return None if self.traced is None else skeleton_of(self.traced.graph)
+
+    @property
+    def ambiguous(self) -> bool:
+        """Whether the network has parts that only numbers tell apart."""
+        if self.model is not None:
+            return has_ties(self.model, self.example)
+        program = None if self.key is None else self.key.program
+        return program is not None and has_ties(program.model(), self.example)
+
     @property
     def anchor(self) -> nn.Module | LayoutKey:
         """The model, or the key in its place."""
@@ -80,7 +108,7 @@ class Compared:
     """What came of comparing networks. Whatever does not exist is None."""
 
     suspect: nn.Module
-    """The suspect under the owner's names, as it was given otherwise."""
+    """The suspect under the owner's names, as it was given otherwise; or in the owner's program."""
 
     precision: Precision
     tolerance: float
@@ -112,6 +140,12 @@ class Compared:
     notes: tuple[str, ...] = ()
     graph: ChannelGraph | None = None
     """The suspect's channel graph, where it has one that can be compared."""
+
+    housed: Housed | None = None
+    """How the suspect was brought into the owner's program, where it was written as another one."""
+
+    running: nn.Module | None = None
+    """The suspect as it was given, to compare outputs with, where `suspect` is another program."""
 
     @property
     def recovered(self) -> nn.Module:
@@ -152,17 +186,18 @@ def compare(
     layers: tuple[str, ...] | None,
     matching: Matching,
     recovering: bool,
+    by_weights: bool = False,
 ) -> Compared:
-    """Recover a suspect and hold it against the owner's network, by all its numbers."""
+    """Recover a suspect and hold it against the owner's network, by all its numbers.
+
+    With `by_weights`, layers are paired as the weights say where structure does not tell them apart, whatever names and
+    order say.
+    """
     precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)
-    suspect = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())
     try:
-        traced = Traced.of(suspect, example)
-        given, form = conform(suspect, owner.norms, example, graph=traced.graph)
-        shaped = traced if given is suspect else Traced.of(given, example)
-        owner.architecture.differences(shaped.architecture)
+        suspect, housed, running, traced, given, form = _formed(suspect, owner, example, by_weights)
     except (VerificationError, KeyFileError) as error:
         return Compared(suspect, precision, allowed, structure=str(error))
     result: RecoveryResult | None = None
@@ -195,8 +230,47 @@ def compare(
         formed,
         notes=notes,
         graph=traced.graph,
+        housed=housed,
+        running=running,
         **figures,
     )
+
+
+def _formed(
+    suspect: nn.Module, owner: Owner, example: Example, by_weights: bool
+) -> tuple[nn.Module, Housed | None, nn.Module | None, Traced, nn.Module, Form]:
+    """The suspect under the owner's names and with norms where the owner has them, or in the owner's program.
+
+    Raises:
+        VerificationError: It is another network, or one whose program cannot be brought into the owner's.
+    """
+
+    def formed(model: nn.Module) -> tuple[Traced, nn.Module, Form]:
+        traced = Traced.of(model, cast(example, model))
+        given, form = conform(model, owner.norms, example, graph=traced.graph)
+        shaped = traced if given is model else Traced.of(given, example)
+        wider = owner.architecture.differences(shaped.architecture)
+        if wider and owner.skeleton is not None and skeleton_of(shaped.graph) != owner.skeleton:
+            raise VerificationError("the models have layers of the same names, wired in different ways")
+        if not same_order(owner.architecture, shaped.architecture):
+            raise VerificationError("the models have layers of the same names in another order")
+        return traced, given, form
+
+    named = named_alike(suspect, owner.architecture, example, reference=owner.model, norms=owner.norms or ())
+    try:
+        if by_weights:
+            raise VerificationError("names and order do not tell the layers apart")
+        return named, None, None, *formed(named)
+    except (VerificationError, UnsupportedModelError, ExampleError) as error:
+        outline = None if owner.key is None else owner.key.program
+        housed, _ = brought(suspect, example, owner.model, outline)
+        if housed is None:
+            raise
+        housed = untied(suspect, owner.anchor, example, housed)
+        try:
+            return housed.model, housed, as_given(suspect, housed), *formed(housed.model)
+        except CanonError:
+            raise error from None
 
 
 def _by_reference(

@@ -176,10 +176,10 @@ def function_of(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[I
     """How far the suspect's outputs agree with the owner's on probes; beside it, with those of its recovered form."""
     against = "the reference" if owner.model is not None else "the registered model"
     if owner.model is not None:
-        found = compare_models(compared.suspect, owner.model, calls)
+        found = compare_models(compared.running or compared.suspect, owner.model, calls)
     else:
         assert owner.key is not None, "one of them is given"
-        found = owner.key.compare_function(compared.suspect)
+        found = owner.key.compare_function(compared.running or compared.suspect)
     recovered: tuple[Comparison, ...] = ()
     if compared.result is not None:
         recovered = compare_models(compared.recovered, compared.suspect, {"random": calls["random"]})

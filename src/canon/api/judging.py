@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.api.comparing import Compared, Example, Owner, compare
-from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
+from canon.api.containing import containment_figures, find, find_without_idle_taps, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.files import Files
 from canon.api.marks import read_mark
 from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.graph import Example as Given
+from canon.graph import arguments
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
@@ -26,6 +28,7 @@ from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
 from canon.verify.function import Inputs, given_probes, random_probes
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
+from canon.verify.programs import program_figures
 from canon.verify.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -136,7 +139,7 @@ class Judgement(Shown):
 
 def judge(
     suspect: nn.Module | str | Path,
-    example: Example,
+    example: Given,
     *,
     reference: nn.Module | str | Path | None = None,
     layout_key: LayoutKey | str | Path | None = None,
@@ -155,7 +158,7 @@ def judge(
 
     Args:
         suspect: The model under suspicion, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         reference: The owner's model.
         layout_key: Its layout key, where the model itself is not at hand.
         watermark_key: The owner's watermark key.
@@ -176,21 +179,23 @@ def judge(
     public = [files.model(f"ancestor_{index}", one) for index, one in enumerate(ancestors, 1)]
     for model in (mine.suspect, *public, *(() if mine.reference is None else (mine.reference,))):
         _check_model(model)
+    example = arguments(mine.suspect, example)
     owner = Owner.of(mine.reference, mine.layout_key, example)
     calls = _calls(example, probes)
-    compared = compare(
-        mine.suspect,
-        owner,
-        tolerance=options.tolerance,
-        layers=options.layers,
-        matching=options.matching,
-        recovering=options.recover,
-    )
-    function = function_of(compared, owner, calls)
+    compared, function = _compared(mine, owner, calls)
     if compared.structure is None and not _settled(compared, function):
         location = find(compared, owner, public)
-        compared = replace(compared, location=location)
-        if location.answer == "contained" and options.layers is None:
+        if location.answer != "contained" and compared.housed is None and owner.ambiguous:
+            # Names and order may have paired layers that only their weights tell apart.
+            again, agreed = _compared(mine, owner, calls, by_weights=True)
+            found = None if again.structure is not None else find(again, owner, public)
+            if found is not None and found.coverage > location.coverage:
+                compared, function, location = again, agreed, found
+        if location.answer != "contained" and not _settled(compared, function):
+            location = find_without_idle_taps(compared, owner, public, location) or location
+        if not _settled(compared, function):
+            compared = replace(compared, location=location)
+        if compared.location is not None and location.answer == "contained" and options.layers is None:
             alone = nothing_added(compared, owner, public)
             if alone is not None:
                 compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
@@ -202,6 +207,7 @@ def judge(
         "options": asdict(options),
         "precision": {**asdict(compared.precision), "compared": compared.precision.compared},
         "structure": compared.structure,
+        "program": program_figures(compared.housed),
         "notes": list(compared.notes),
         "form": form_figures(compared.form),
         "equality": equality_of(compared),
@@ -217,6 +223,22 @@ def judge(
     answers = answers_of(figures)
     verdict = decide(answers, unusual_options(figures["options"]))
     return Judgement(verdict, answers, compared, mark, write_evidence(figures, answers, verdict, notes or {}))
+
+
+def _compared(
+    mine: Mine, owner: Owner, calls: Mapping[str, Sequence[Inputs]], *, by_weights: bool = False
+) -> tuple[Compared, Document]:
+    """Networks compared as the options say, and outputs."""
+    compared = compare(
+        mine.suspect,
+        owner,
+        tolerance=mine.options.tolerance,
+        layers=mine.options.layers,
+        matching=mine.options.matching,
+        recovering=mine.options.recover,
+        by_weights=by_weights,
+    )
+    return compared, function_of(compared, owner, calls)
 
 
 def _check_options(options: JudgeOptions) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from canon.api.containing import ALIKE
 from canon.containment.answer import AGREED, CLOSE, DERIVED, SAME_UPDATE, STRANGER
 from canon.errors import VerificationError
+from canon.normal.housing import SAME
 from canon.verify.answering import AGREE, AGREE_ROUNDINGS
 
 Document = Mapping[str, Any]
@@ -36,6 +37,21 @@ def structure_holds(document: Document) -> None:
     if equality["alone"]:
         contained = document["containment"]["answer"] == "contained" and document["options"]["layers"] is None
         _must(contained, "nothing stands beside the owner's network, yet it is not contained")
+
+
+def program_holds(document: Document) -> None:
+    """A program is the owner's if nothing is missing and both compute the same."""
+    program = document["program"]
+    if program is None:
+        return
+    near = program["difference"] is not None and 0 <= _number(program["difference"]) <= SAME
+    exact = bool(program["whole"]) and not program["missing"] and near
+    _must(program["exact"] is exact, "another program is the owner's, or is not, against its own figures")
+    _must(
+        document["structure"] is None, "the networks cannot be compared, yet one was brought into the other's program"
+    )
+    for name in ("steps", "missing", "surplus"):
+        _must(all(isinstance(item, str) for item in program[name]), f"the program's '{name}' are no words")
 
 
 def function_holds(document: Document) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon.graph import Example
 from canon.graph.tracer import check_model
 from canon.recovery import RecoveryResult
 from canon.recovery import recover as recover_with
@@ -16,7 +17,7 @@ from canon.recovery.pipeline import Progress
 
 def recover(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     method: str = "exact",
     *,
     widths: nn.Module | Mapping[str, Tensor] | str | None = None,
@@ -28,7 +29,7 @@ def recover(
 
     Args:
         model: The suspect, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         method: `exact` (from the weights, no data) or `probe` (from activations).
         widths: The clean widths, if they are known: a model, a state dict, or the name of an architecture of the zoo.
             Channels that could be the owner's pruned ones are then kept until the width is reached.

@@ -24,7 +24,7 @@ from canon.attacks.probes import Inputs, difference, probes_like
 from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
-from canon.graph import trace
+from canon.graph import Example, arguments, trace
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors, resize_kernels
 
@@ -53,7 +53,7 @@ class AttackResult(Shown):
 
 def attack(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     ops: str | Iterable[str],
     *,
     ratio: float = 0.2,
@@ -68,7 +68,7 @@ def attack(
 
     Args:
         model: A model in evaluation mode. It is not changed.
-        example: An input tensor, or a tuple of the forward pass's arguments.
+        example: An input tensor, or a tuple of the forward pass's arguments, or a dict of them by name.
         ops: Primitives in the order of their application, or `"mix-opseq"` or `"mix-opseq-per-merge-group"`.
         ratio: ρ; each primitive adds `⌈ρ·C⌉` channels.
         seed: The same seed gives the same tensors.
@@ -90,7 +90,7 @@ def attack(
 
 def attack_with(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     options: AttackOptions,
     progress: Progress | None = None,
     *,
@@ -98,13 +98,14 @@ def attack_with(
     probes: Tensor | Inputs | None = None,
 ) -> AttackResult:
     """`attack` with all options in one value, and with news of its progress."""
+    example = arguments(model, example)
     steps = as_steps(after)
     return _carry_out(model, _prepare(model, example, options), steps, _Trials.of(example, probes), progress)
 
 
 def replay(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     log: AttackLog,
     *,
     after: Iterable[str | Step] | None = None,
@@ -122,6 +123,7 @@ def replay(
     Raises:
         AttackError: The model is not the one that the log speaks of.
     """
+    example = arguments(model, example)
     steps = as_steps(step.step for step in log.after) if after is None else as_steps(after)
     prepared = _prepare(model, example, log.options)
     if prepared.log.spaces != log.spaces or prepared.log.kernels != log.kernels:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.errors import AttackError
+from canon.graph.probes import drawn_whole
 
 Inputs = tuple[Any, ...]
 """The arguments of one forward pass."""
@@ -18,15 +19,17 @@ ROUNDS: Final = 4
 
 
 def probes_like(example: Any, seed: int) -> list[Inputs]:
-    """The example, and random inputs of its shapes; integers, such as token numbers, are taken from the example."""
+    """The example, and random inputs of its shapes; token numbers lie between the example's smallest and largest."""
     given: Inputs = example if isinstance(example, tuple) else (example,)
     generator = torch.Generator().manual_seed(seed)
     return [given, *(tuple(_like(x, generator) for x in given) for _ in range(ROUNDS))]
 
 
 def _like(x: Any, generator: torch.Generator) -> Any:
-    if not isinstance(x, Tensor) or not x.is_floating_point():
+    if not isinstance(x, Tensor) or x.dtype == torch.bool or not x.numel():
         return x
+    if not x.is_floating_point():
+        return drawn_whole(x, tuple(x.shape), generator)
     return torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x)
 
 

@@ -13,6 +13,7 @@ from canon._files import check_outputs, write_text
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
+from canon.cli.inputs import ExampleFile, moved
 from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
@@ -80,6 +81,7 @@ def attack(
     sequence_length: Length = 3,
     after: After = None,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -108,13 +110,13 @@ def attack(
     place = parse_device(device)
     check_format(out)
     check_outputs([out, log], [model], force=force)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
     check_outputs([out, log], loaded.files, force=force)
-    example = tuple(x.to(place) for x in loaded.example)
+    inputs = moved(loaded.example, place)
     with talker.progress(f"attacking {loaded.name}") as advance:
         result = attack_with(
             loaded.model.to(place),
-            example,
+            inputs,
             options,
             lambda done, total: advance(done / total),
             after=[_with_data(step, loaded.example) for step in steps],

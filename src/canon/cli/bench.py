@@ -131,9 +131,7 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson 
     Talker(as_json).result(rows, Text("\n".join(lines)))
 
 
-@app.command(
-    epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages")
-)
+@app.command(epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages"))
 def report(
     suites: SuiteNames = None,
     records: Records = RESULTS / "records",

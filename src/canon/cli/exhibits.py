@@ -12,6 +12,7 @@ import typer
 from canon._files import check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
+from canon.cli.inputs import moved as on_device
 from canon.cli.models import load_model
 from canon.cli.options import parse_device
 from canon.cli.probes import HELP, Probes, load_probes
@@ -60,6 +61,7 @@ class Named:
     probes: Path | None = None
     arch: str | None = None
     size: str | None = None
+    example: Path | None = None
     trust_pickle: bool = False
     limit: list[str] | None = None
     device: str = "cpu"
@@ -98,7 +100,7 @@ class Exhibits:
 
         return {
             "suspect": moved(self.suspect),
-            "example": tuple(x.to(place) for x in self.suspect.example),
+            "example": on_device(self.suspect.example, place),
             "reference": None if self.owner is None else moved(self.owner),
             "layout_key": self.layout_key,
             "watermark_key": self.watermark_key,
@@ -126,7 +128,7 @@ def load_exhibits(talker: Talker, named: Named) -> Exhibits:
     check_outputs(named.outputs, named.inputs, force=named.force)
 
     def model(source: str, arch: str | None) -> LoadedModel:
-        loaded = load_model(talker, source, arch, named.size, named.trust_pickle, named.limit)
+        loaded = load_model(talker, source, arch, named.size, named.trust_pickle, named.limit, named.example)
         # Parts and external data are known only now.
         check_outputs(named.outputs, loaded.files, force=named.force)
         return loaded

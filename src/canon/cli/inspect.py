@@ -14,6 +14,7 @@ from rich.text import Text
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.facts import file_facts, file_report
+from canon.cli.inputs import ExampleFile
 from canon.cli.models import Model, load_model
 from canon.cli.options import Architecture, AsJson, LimitChanges, Size, TrustPickle, parse_limits
 
@@ -49,6 +50,7 @@ def inspect(
     model: Model,
     arch: Architecture = None,
     size: Size = None,
+    example: ExampleFile = None,
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
     as_json: AsJson = False,
@@ -64,7 +66,7 @@ def inspect(
     if facts is not None:
         talker.result(facts, file_report(facts))
         return
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
     graph = trace(loaded.model, loaded.example)
     rows = [describe(graph, space) for space in graph.spaces]
     found = document(loaded, graph, rows)
@@ -88,10 +90,16 @@ def describe(graph: ChannelGraph, space: Space) -> SpaceRow:
 
 def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> dict[str, Any]:
     """The result for a program."""
+    from canon.graph.outline import seen_share
+    from canon.graph.tensors import tensor_names
+    from canon.verify.coverage import used_tensors
+
     producers = {linear.weight for linear in graph.maps}
     free = {graph.maps[p.map].weight for space in graph.free for p in space.producers}
     held = {graph.maps[p.map].weight for space in graph.spaces if space.pins for p in space.producers}
     tensors = loaded.model.state_dict()
+    used = used_tensors(loaded.model, loaded.example)
+    seen = seen_share(graph, {name: tensor.numel() for name, tensor in tensor_names(loaded.model)[0].items()}, used)
     return {
         "model": loaded.name,
         "format": loaded.format,
@@ -101,11 +109,13 @@ def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> 
         "bytes": sum(t.numel() * t.element_size() for t in tensors.values()),
         "parameters": sum(p.numel() for p in loaded.model.parameters()),
         "dtypes": sorted({str(p.dtype).removeprefix("torch.") for p in loaded.model.parameters()}),
-        "inputs": [list(x.shape) for x in loaded.example],
+        "inputs": [list(x.shape) for x in loaded.example if hasattr(x, "shape")],
         "front_end": graph.method,
         "free_spaces": len(graph.free),
         "free_producers": len(free - held),
         "producers": len(producers),
+        "numbers_seen": seen,
+        "held": {name: pin.reason for name, pin in graph.held.items()},
         "spaces": rows,
     }
 
@@ -121,7 +131,8 @@ def report(found: dict[str, Any], rows: list[SpaceRow]) -> Group:
         table.add_row(escape(row.name), *map(escape, cells), scaling(row), style=style)
     head = Text(
         f"{found['model']}: {found['free_spaces']} free spaces of {len(rows)}, {found['free_producers']} free producers"
-        f" of {found['producers']}, traced with torch.{found['front_end']}"
+        f" of {found['producers']}, traced with torch.{found['front_end']};"
+        f" {_share(found['numbers_seen'])} of the numbers that the forward pass uses have a place"
     )
     inputs = ", ".join("×".join(map(str, shape)) for shape in found["inputs"])
     about = Text(
@@ -129,7 +140,26 @@ def report(found: dict[str, Any], rows: list[SpaceRow]) -> Group:
         f" of {', '.join(found['dtypes'])}; input {inputs}"
     )
     digest = [Text(f"sha256 {found['sha256']}")] if "sha256" in found else []
-    return Group(head, about, *digest, Text(), table, Text(), *pins(rows))
+    return Group(head, about, *digest, Text(), table, Text(), *pins(rows), *held(found["held"]))
+
+
+def _share(seen: float) -> str:
+    """A share that is called 100% only where it is."""
+    return "100%" if seen == 1 else f"{min(seen, 0.9999):.2%}"
+
+
+def held(tensors: dict[str, str]) -> list[Text]:
+    """The tensors that no channel goes along with, by what reads them."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in tensors.items():
+        reasons.setdefault(reason, []).append(name)
+    if not reasons:
+        return []
+    lines = [Text("Tensors without channels of their own", style="bold")]
+    for reason, names in sorted(reasons.items(), key=lambda item: -len(item[1])):
+        lines.append(Text(f"  {len(names)} {reason}"))
+        lines.append(Text(f"    {shorten(tuple(names))}", style="dim"))
+    return lines
 
 
 def scaling(row: SpaceRow) -> str:

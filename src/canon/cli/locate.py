@@ -15,6 +15,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exhibits import Ancestors, LayoutFile, Named, Reference, load_exhibits
 from canon.cli.exit_codes import ExitCode
+from canon.cli.inputs import ExampleFile
 from canon.cli.models import Model
 from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges, Size, TrustPickle
 
@@ -27,7 +28,7 @@ EXAMPLES = examples(
 )
 ExtractedOut = Annotated[
     Path | None,
-    typer.Option("--out", "-o", dir_okay=False, help="Where to write the extracted model: the owner's layout."),
+    typer.Option("--out", "-o", help="Where to write the extracted model: the owner's layout."),
 ]
 
 SHOWN = 12
@@ -42,6 +43,7 @@ def locate(
     out: ExtractedOut = None,
     arch: Architecture = None,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -63,6 +65,7 @@ def locate(
         ancestors=ancestor or (),
         arch=arch,
         size=size,
+        example=example,
         trust_pickle=trust_pickle,
         limit=limit,
         device=device,

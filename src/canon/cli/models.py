@@ -11,6 +11,7 @@ import typer
 
 from canon.cli import completion
 from canon.cli.console import Talker
+from canon.cli.inputs import load_example
 from canon.cli.options import parse_limits, parse_size
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ Model = Annotated[
     typer.Argument(
         metavar="MODEL",
         autocompletion=completion.models,
-        help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
+        help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), a folder of transformers or diffusers "
+        "(config.json and safetensors files), or the name of an architecture.",
     ),
 ]
 ModelOut = Annotated[
@@ -29,8 +31,8 @@ ModelOut = Annotated[
     typer.Option(
         "--out",
         "-o",
-        dir_okay=False,
-        help="The file to write: weights (.safetensors, .pt) or weights and forward pass (.pt2, .onnx).",
+        help="The file to write: weights (.safetensors, .pt) or weights and forward pass (.pt2, .onnx); without an "
+        "ending, a new folder like the one that MODEL is.",
     ),
 ]
 
@@ -42,13 +44,17 @@ def load_model(
     size: str | None = None,
     trust_pickle: bool = False,
     limit: list[str] | None = None,
+    example: Path | None = None,
 ) -> LoadedModel:
     """Load what the user names, and say what is worth knowing about it."""
     from canon.io import is_factory, read_model
 
     if is_factory(arch or source) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a file here takes no other module's place
-    loaded = read_model(source, arch, size=parse_size(size), trust_pickle=trust_pickle, limits=parse_limits(limit))
+    given = None if example is None else load_example(example)
+    loaded = read_model(
+        source, arch, size=parse_size(size), trust_pickle=trust_pickle, limits=parse_limits(limit), example=given
+    )
     for note in loaded.notes:
         talker.note(f"{source}: {note}")
     return loaded

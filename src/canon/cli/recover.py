@@ -15,6 +15,7 @@ from canon._files import check_outputs, write_text
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
+from canon.cli.inputs import ExampleFile, moved
 from canon.cli.models import Model, ModelOut, load_model
 from canon.cli.options import (
     Architecture,
@@ -72,6 +73,7 @@ def recover(
     check: Check = True,
     seed: Seed = 0,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -94,14 +96,14 @@ def recover(
     check_outputs([out, report], [model, widths], force=force)
     if report is not None and is_page:
         check_report(report, force=force)
-    suspect = load_model(talker, model, arch, size, trust_pickle, limit)
+    suspect = load_model(talker, model, arch, size, trust_pickle, limit, example)
     check_outputs([out, report], suspect.files, force=force)
     known = None if widths is None else known_widths(widths, limit)
-    example = tuple(x.to(place) for x in suspect.example)
+    inputs = moved(suspect.example, place)
     with talker.progress(f"recovering {suspect.name}") as advance:
         result = api.recover(
             suspect.model.to(place),
-            example,
+            inputs,
             method,
             widths=known,
             sanity_check=check,
@@ -113,8 +115,8 @@ def recover(
     save(result.model, out, example=suspect.example, architecture=suspect.architecture, force=force)
     if report is not None and is_page:
         options = {"method": method, "widths": widths, "check": check}
-        inputs = {"suspect": suspect.origin}
-        page = api.recovery_document(suspect.model, result, suspect.example, inputs=inputs, options=options)
+        origins = {"suspect": suspect.origin}
+        page = api.recovery_document(suspect.model, result, suspect.example, inputs=origins, options=options)
         write_report(page, report, force=force)
     elif report is not None:
         write_text(report, result.report.to_json() + "\n", force=force)

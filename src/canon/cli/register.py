@@ -11,6 +11,7 @@ from rich.text import Text
 from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.examples import examples
+from canon.cli.inputs import ExampleFile, moved
 from canon.cli.models import Model, load_model
 from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges, Size, TrustPickle, parse_device
 
@@ -38,6 +39,7 @@ def register(
     numbers: Numbers = None,
     robust: Robust = False,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -50,10 +52,10 @@ def register(
     talker = Talker(as_json)
     place = parse_device(device)
     check_outputs([out], [model], force=force)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
     check_outputs([out], loaded.files, force=force)
     with talker.status(f"registering {loaded.name}"):
-        inputs = tuple(x.to(place) for x in loaded.example)
+        inputs = moved(loaded.example, place)
         key = make_key(loaded.model.to(place), inputs, numbers=numbers, robust=robust)
     key.save(out, force=force)
     total = sum(t.numel() * t.element_size() for t in loaded.model.state_dict().values())

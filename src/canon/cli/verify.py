@@ -29,6 +29,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exhibits import Ancestors, LayoutFile, MarkFile, Named, ProbesPath, Reference, load_exhibits
 from canon.cli.exit_codes import ExitCode
+from canon.cli.inputs import ExampleFile
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -100,6 +101,7 @@ def verify(
     alpha: Alpha = 1e-6,
     recovered: Recovered = False,
     size: Size = None,
+    example: ExampleFile = None,
     device: Device = "cpu",
     trust_pickle: TrustPickle = False,
     limit: LimitChanges = None,
@@ -129,8 +131,9 @@ def verify(
     sealing = Sealing.of(sign, case, claims)
     named = Named(
         suspect=suspect, reference=reference, layout_key=layout_key, watermark_key=watermark_key,
-        ancestors=ancestor or (), probes=probes, arch=arch, size=size, trust_pickle=trust_pickle, limit=limit,
-        device=device, outputs=[out, report], also_read=[*claims.files, *([sign] if sign else [])], force=force,
+        ancestors=ancestor or (), probes=probes, arch=arch, size=size, example=example,
+        trust_pickle=trust_pickle, limit=limit, device=device,
+        outputs=[out, report], also_read=[*claims.files, *([sign] if sign else [])], force=force,
     )  # fmt: skip
     exhibits = load_exhibits(talker, named)
     options = JudgeOptions(
@@ -200,7 +203,13 @@ def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
 
 
 def _form(found: Judgement) -> Iterator[str]:
-    """What a person should know about folded norms."""
+    """What a person should know about another program, and about folded norms."""
+    housed = found.compared.housed
+    if housed is not None:
+        yield f"program: another one than the owner's; brought into the owner's in {len(housed.steps)} steps"
+        for what, names in (("owner's without a counterpart", housed.missing), ("left out", housed.surplus)):
+            if names:
+                yield f"  {what}: {len(names)}, first {names[0]}"
     form = found.compared.form
     if form.restored:
         yield f"norms: {len(form.restored)} were folded away in the suspect; both models are compared with norms folded"

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from canon.containment.extract import space_rewrite
 from canon.containment.walk import Found
 from canon.graph import ChannelGraph, LinearMap, Segment
+from canon.graph.probes import drawn_whole
 from canon.rewrite.tensors import rewrite_rows
 from canon.verify.side import movable
 from canon.verify.traced import Traced
@@ -203,9 +204,11 @@ def random_inputs(suspect: Traced, example: Any) -> tuple[Any, ...]:
     first = next(suspect.model.parameters())
 
     def like(x: Any) -> Any:
-        if not isinstance(x, Tensor) or not x.is_floating_point() or x.ndim == 0:
+        if not isinstance(x, Tensor) or x.dtype == torch.bool or x.ndim == 0 or not x.numel():
             return x
         count = min(MOST, max(BATCH, BYTES // max(1, 4 * x[0].numel())))
+        if not x.is_floating_point():
+            return drawn_whole(x, (count, *x.shape[1:]), generator)
         drawn = torch.randn((count, *x.shape[1:]), generator=generator, dtype=torch.float32)
         return drawn.to(first.device, first.dtype)
 

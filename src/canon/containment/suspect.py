@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from canon._memory import separate
-from canon.errors import UnsupportedModelError, VerificationError
+from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
 from canon.graph.tensors import StoredTensors, clone_with, not_finite, tensor_names
+from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, resize_kernels
 from canon.verify.architecture import Architecture
 from canon.verify.forms import Form, conform
 from canon.verify.naming import named_alike
+from canon.verify.programs import brought
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
@@ -36,6 +38,9 @@ class Suspect:
     cropped: tuple[str, ...]
     """Layers whose kernels had grown."""
 
+    housed: Housed | None = None
+    """How it was brought into the owner's program, where it was another one."""
+
 
 def prepare(
     model: nn.Module,
@@ -44,12 +49,34 @@ def prepare(
     norms: Iterable[FoldableNorm] | None,
     example: Tensor | tuple[Any, ...],
     reference: nn.Module | None,
+    program: Outline | None = None,
 ) -> Suspect:
-    """Bring a suspect into the owner's form.
+    """Bring a suspect into the owner's form; where it is another program, into the owner's.
 
     Raises:
         OtherNetwork: It has other layers than the owner's network, or they are wired in another way.
     """
+    try:
+        return _prepare(model, architecture, skeleton, norms, example, reference)
+    except (OtherNetwork, UnsupportedModelError, ExampleError) as error:
+        housed, _ = brought(model, fitting(example, model), reference, program)
+        if housed is None:
+            raise
+        try:
+            found = _prepare(housed.model, architecture, skeleton, norms, example, reference)
+        except CanonError:
+            raise error from None
+        return replace(found, housed=housed)
+
+
+def _prepare(
+    model: nn.Module,
+    architecture: Architecture,
+    skeleton: str | None,
+    norms: Iterable[FoldableNorm] | None,
+    example: Tensor | tuple[Any, ...],
+    reference: nn.Module | None,
+) -> Suspect:
     pairs = None if norms is None else tuple(norms)
     example = fitting(example, model)
     model = named_alike(model, architecture, example, reference=reference, norms=pairs or ())

@@ -1,5 +1,7 @@
 """From a model to its channel graph."""
 
+from canon.graph.inputs import Example as Example
+from canon.graph.inputs import arguments as arguments
 from canon.graph.outline import Layer as Layer
 from canon.graph.outline import outline as outline
 from canon.graph.probes import probes as probes
@@ -15,6 +17,6 @@ from canon.graph.tracer import trace as trace
 from canon.graph.tracer import trace_like as trace_like
 
 __all__ = [
-    "ChannelGraph", "Consumer", "Layer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage", "outline",
-    "probes", "trace", "trace_like",
+    "ChannelGraph", "Consumer", "Example", "Layer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage",
+    "arguments", "outline", "probes", "trace", "trace_like",
 ]  # fmt: skip

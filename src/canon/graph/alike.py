@@ -7,6 +7,7 @@ buffers. Models that agree in all of these have one channel graph. Whatever is n
 from __future__ import annotations
 
 from collections import OrderedDict
+from enum import Enum
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, Final
 
@@ -19,6 +20,14 @@ _SETS: Final = (set, frozenset)
 _LISTS: Final = (list, tuple)
 _DICTS: Final = (dict, OrderedDict)
 _TENSORS: Final = ("_parameters", "_buffers")
+_PACKAGES: Final = ("transformers", "diffusers", "timm")
+"""Packages whose plain objects, configs above all, are what their attributes say."""
+
+_ASIDE: Final = frozenset(
+    {"_canon_folder", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks", "_state_dict_hooks",
+     "_state_dict_pre_hooks"}
+)  # fmt: skip
+"""Attributes of a module that its forward pass has nothing to do with."""
 
 
 def built_alike(first: nn.Module, second: nn.Module) -> bool:
@@ -53,6 +62,8 @@ class _Comparison:
         if mine.keys() != yours.keys():
             return False
         for name, value in mine.items():
+            if name in _ASIDE:
+                continue
             other = yours[name]
             if type(value) in ATOMS:
                 if type(other) is not type(value) or value != other:
@@ -88,6 +99,11 @@ class _Comparison:
             return same and all(map(self.values, first.values(), second.values()))
         if kind in _LISTS:
             return len(first) == len(second) and all(map(self.values, first, second))
+        if isinstance(first, Enum):
+            return first is second
+        if kind.__module__.partition(".")[0] in _PACKAGES and hasattr(first, "__dict__") and not callable(first):
+            known = self.paired(first, second)
+            return self.values(vars(first), vars(second)) if known is None else known
         return first is second and _holds_no_module(first)
 
 

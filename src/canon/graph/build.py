@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import lcm
 from typing import Literal
 
@@ -32,7 +32,6 @@ class _Builder:
         self.consumers: dict[int, list[Consumer]] = defaultdict(list)
         self.stages: dict[int, list[Stage]] = defaultdict(list)
         self.names: dict[int, str] = {}
-        self.stretches: dict[tuple[int, int], int] = {}
         self.known: dict[int, tuple[Segment, ...]] = {}
 
     def blocks(self, parts: Parts) -> list[int]:
@@ -71,10 +70,8 @@ class _Builder:
             self.pin(parts, reason, node)
 
     def point(self, part: Part) -> int:
-        """A cut activation is several: its stretches get numbers of their own."""
-        if part.start == 0:
-            return part.point
-        return self.stretches.setdefault((part.point, part.start), len(self.state.points.parent) + len(self.stretches))
+        """A cut activation is several: its stretches have numbers of their own."""
+        return self.state.points.at(part)
 
     def segments(self, parts: Parts) -> tuple[Segment, ...]:
         # What one stage makes the next one reads, the very same parts; the records keep them alive.
@@ -88,7 +85,7 @@ class _Builder:
         for part in self.state.blocks.resolve_parts(parts):
             space = self.space_of.setdefault(part.block, len(self.space_of))
             length = self.state.blocks.width(part.block) * part.repeat
-            tap = self.state.points.find(part.point)
+            tap = self.state.points.find(self.point(part))
             found.append(Segment(space, part.repeat, self.point(part), tap, offset, length))
             offset += length
         return tuple(found)
@@ -165,16 +162,18 @@ class _Builder:
         return tuple(result)
 
 
-def build(state: State, aliases: Mapping[str, str], method: Literal["fx", "export"]) -> ChannelGraph:
-    """The channel graph of a finished trace."""
+def build(
+    state: State, aliases: Mapping[str, str], method: Literal["fx", "export"], names: Iterable[str] = ()
+) -> ChannelGraph:
+    """The channel graph of a finished trace; `names` are those of all tensors."""
     builder = _Builder(state)
     builder.constraints()
     maps = tuple(builder.map(index) for index in range(len(state.maps)))
     builder.spread_stages()
     spaces = builder.spaces()
+    state.space_of = builder.space_of
     points = state.points
     taps = {p: points.find(p) for p in range(len(points.parent))}
-    taps |= {number: points.find(point) for (point, _), number in builder.stretches.items()}
     for block, index in builder.space_of.items():
         if builder.pins.get(block):
             # What must stay keeps its scale too.
@@ -191,4 +190,22 @@ def build(state: State, aliases: Mapping[str, str], method: Literal["fx", "expor
         signed_taps=frozenset(t for t in roots if t not in points.curved and t not in points.fixed),
         aliases=dict(aliases),
         method=method,
+        held=_held(state, maps, spaces, names),
     )
+
+
+def _held(state: State, maps: Iterable[LinearMap], spaces: Iterable[Space], names: Iterable[str]) -> dict[str, Pin]:
+    """The tensors that no channel of the graph goes along with, and what reads them."""
+    placed = {name for linear in maps for name in (linear.weight, linear.bias)}
+    placed |= {name for space in spaces for stage in space.stages for name in stage.params.values()}
+    found = {}
+    for name in names:
+        if name not in placed:
+            reader = state.readers.get(name)
+            if name in state.unsaved:
+                found[name] = Pin("a buffer that a checkpoint leaves out", "buffer")
+            elif reader is None:
+                found[name] = Pin("nothing that was followed reads it", "")
+            else:
+                found[name] = Pin(f"read by {reader}", state.foreign.get(name, ""))
+    return found

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from canon._quiet import quiet
 from canon.errors import reason_of
 from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
+from canon.graph.inputs import map_tensors
 from canon.graph.names import function_name, writes_in_place
 from canon.graph.rules import Call, lookup
 from canon.graph.values import Value, fixed, has_tensor, values_in
@@ -32,6 +33,8 @@ _NORMS = {
 def export_program(model: nn.Module, example: tuple[Any, ...]) -> ExportedProgram:
     """The forward pass as torch.export sees it."""
     try:
+        if any(tensor.is_meta for tensor in model.parameters()):
+            example = map_tensors(lambda x: x.to("meta"), example)
         with torch.no_grad(), quiet():
             return torch.export.export(model, example, strict=False)
     except Exception as error:

@@ -60,6 +60,16 @@ def _prelu(m: Any) -> Operands:
     return "prelu", ["weight"], {}
 
 
+def _embedding(m: Any) -> Operands:
+    return "embedding", ["weight"], {"max_norm": m.max_norm}
+
+
+def _recurrent(m: Any) -> Operands:
+    names = [name for name in m._flat_weights_names if getattr(m, name, None) is not None]
+    settings = {"layers": m.num_layers, "bidirectional": m.bidirectional, "projected": m.proj_size > 0}
+    return m.mode.lower(), names, settings
+
+
 def _softmax(m: Any) -> Operands:
     return "softmax", [], {"dim": m.dim}
 
@@ -91,11 +101,12 @@ def _pad(m: Any) -> Operands:
 
 
 ADAPTERS: dict[type[nn.Module], Callable[[Any], Operands]] = {
-    nn.Linear: _linear, nn.Conv1d: _conv, nn.Conv2d: _conv, nn.Conv3d: _conv,
+    nn.Linear: _linear, nn.Embedding: _embedding, nn.Conv1d: _conv, nn.Conv2d: _conv, nn.Conv3d: _conv,
     nn.ConvTranspose1d: _conv_transpose, nn.ConvTranspose2d: _conv_transpose, nn.ConvTranspose3d: _conv_transpose,
     nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.BatchNorm3d: _batch_norm,
     nn.SyncBatchNorm: _batch_norm, nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm,
     nn.InstanceNorm3d: _instance_norm, nn.GroupNorm: _group_norm, nn.PReLU: _prelu,
+    nn.LSTM: _recurrent, nn.GRU: _recurrent, nn.RNN: _recurrent,
     nn.Softmax: _softmax, nn.LogSoftmax: _softmax, nn.Softmin: _softmax, nn.Softmax2d: _softmax2d, nn.GLU: _glu,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
     nn.Upsample: _upsample,

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
+from canon.graph.opened import attention, attention_weights, attention_width
 from canon.graph.rules import rule_names
 
 _IN_PLACE_OPERATORS = frozenset(
@@ -29,7 +30,7 @@ def _functions() -> dict[Any, str]:
             function = getattr(space, name, None)
             if callable(function) and function not in _OTHER_SIGNATURE:
                 found[function] = name
-    return found
+    return {**found, attention: "attention", attention_weights: "attention", attention_width: "attention_width"}
 
 
 def function_name(target: Any) -> str | None:

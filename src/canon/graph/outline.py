@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,6 +54,20 @@ def outline(graph: ChannelGraph) -> tuple[Layer, ...]:
                 place = _feeder(space, stage) + (1 + position) / (2 + len(space.stages))
                 found.setdefault(name, (place, layer))
     return tuple(layer for _, layer in sorted(found.values(), key=lambda item: item[0]))
+
+
+def seen_share(graph: ChannelGraph, sizes: Mapping[str, int], used: Iterable[str]) -> float:
+    """The share of numbers with a place in the graph: in a layer or stage, or held with the operation that reads them.
+
+    Args:
+        graph: A model's channel graph.
+        sizes: Numbers of every tensor by first name.
+        used: The tensors that the forward pass uses. What it uses and the graph knows nothing of is not seen.
+    """
+    names = [graph.aliases.get(name, name) for name in used]
+    unseen = [name for name in names if name in graph.held and not graph.held[name].node]
+    total = sum(sizes[name] for name in names)
+    return 1 - sum(sizes[name] for name in unseen) / total if total else 1.0
 
 
 def _feeder(space: Space, stage: Stage) -> int:

@@ -19,7 +19,8 @@ def probes(example: Tensor | tuple[Any, ...], count: int, seed: int = 0) -> tupl
     """Inputs for a forward pass, which together hold at least `count` samples; each has the shapes of the example.
 
     Floating point tensors are drawn anew, on their device and in their type; whole numbers between the smallest and
-    the largest of the example's, so that indices and lengths stay valid. Anything else stays as it is.
+    the largest of the example's, so that indices and lengths stay valid; a mask of zeros and ones keeps a one in its
+    first position. Anything else stays as it is.
 
     >>> [tuple(x.shape) for x, state in probes((torch.zeros(4, 7), torch.zeros(1, 4, 3)), 8)]
     [(4, 7), (4, 7)]
@@ -41,4 +42,13 @@ def _is_drawn(x: Any) -> bool:
 def _drawn(x: Tensor, generator: torch.Generator) -> Tensor:
     if x.is_floating_point():
         return torch.randn(x.shape, generator=generator).to(x.device, x.dtype)
-    return torch.randint(int(x.min()), int(x.max()) + 1, x.shape, generator=generator).to(x.device, x.dtype)
+    return drawn_whole(x, tuple(x.shape), generator)
+
+
+def drawn_whole(x: Tensor, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Whole numbers between the smallest and the largest of `x`, in another shape."""
+    low, high = int(x.min()), int(x.max())
+    found = torch.randint(low, high + 1, shape, generator=generator)
+    if (low, high) == (0, 1) and found.ndim > 1:
+        found[..., 0] = 1  # nothing would be left to attend to where a mask hides all
+    return found.to(x.device, x.dtype)

@@ -9,6 +9,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 
+def _is_transposed_linear(module: nn.Module) -> bool:
+    """transformers' Conv1D: a linear layer with its weight stored the other way around."""
+    kind = type(module)
+    return kind.__name__ == "Conv1D" and kind.__module__ == "transformers.pytorch_utils"
+
+
 def update_sizes(module: nn.Module) -> None:
     """Make a layer's attributes agree with its tensors."""
     layer: Any = module
@@ -32,5 +38,11 @@ def update_sizes(module: nn.Module) -> None:
         if layer.num_groups == layer.num_channels:
             layer.num_groups = layer.weight.shape[0]
         layer.num_channels = layer.weight.shape[0]
+    elif isinstance(module, nn.RNNBase) and layer.proj_size == 0:
+        layer.hidden_size, layer.input_size = layer.weight_hh_l0.shape[1], layer.weight_ih_l0.shape[1]
+    elif isinstance(module, nn.Embedding):
+        layer.num_embeddings, layer.embedding_dim = layer.weight.shape
+    elif _is_transposed_linear(module):
+        layer.nx, layer.nf = layer.weight.shape
     elif isinstance(module, nn.PReLU):
         layer.num_parameters = layer.weight.shape[0]

@@ -210,6 +210,9 @@ class ChannelGraph(Shown):
     method: Literal["fx", "export"]
     """Which front end traced the model."""
 
+    held: Mapping[str, Pin] = field(default_factory=dict)
+    """Tensors that no channel goes along with, by first name: what reads them, so that they must stay as they are."""
+
     def _shown(self) -> Mapping[str, object]:
         return {"spaces": len(self.spaces), "free": len(self.free), "maps": len(self.maps), "method": self.method}
 

@@ -12,8 +12,10 @@ from torch import Tensor, fx, nn
 from canon.errors import reason_of
 from canon.graph.counted import count_uses, uses_in
 from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
+from canon.graph.inputs import map_tensors
 from canon.graph.modules import hooked, operands_of
 from canon.graph.names import function_name, writes_in_place
+from canon.graph.opened import open_layers
 from canon.graph.results import function_result, layer_result
 from canon.graph.rules import Call, lookup
 from canon.graph.tensors import meta_clone
@@ -28,6 +30,7 @@ def fx_steps(model: nn.Module, example: tuple[Any, ...], aliases: dict[str, str]
     """Walk the forward pass with torch.fx. Steps come in execution order; give each one's value back."""
     try:
         clone = meta_clone(model)
+        open_layers(clone)
         used = count_uses(clone)
         graph = fx.Tracer().trace(clone)
         used = used | uses_in(graph)
@@ -54,7 +57,7 @@ def _input(node: fx.Node, inputs: Iterator[Any]) -> Any:
         if not node.args:
             raise FrontendError(f"the model also needs an input '{node.target}'")
         given = node.args[0]
-    return Value(given.to("meta")) if isinstance(given, Tensor) else given
+    return map_tensors(lambda x: Value(x.to("meta")), given)
 
 
 class _Walker:
@@ -159,7 +162,8 @@ class _Walker:
         name, tensors, settings = found
         owned = {t: self.layer_tensor(module, path, t) for t in tensors}
         call = Call(name, out, function, path, True)
-        return Step(node.name, out, call, args, {**owned, **settings}, "")
+        hidden = () if tensors else self.tensors_of(path)
+        return Step(node.name, out, call, args, {**owned, **settings}, "", hidden)
 
     def layer_tensor(self, module: nn.Module, path: str, name: str) -> Value | None:
         """A layer's own tensor as an operand."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,12 +16,13 @@ from canon.graph.alike import built_alike
 from canon.graph.build import build
 from canon.graph.export import export_program, export_steps
 from canon.graph.frontend import Attach, FrontendError, Step
+from canon.graph.inputs import Example, arguments
 from canon.graph.lint import lint
 from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
 from canon.graph.state import State
 from canon.graph.symbolic import fx_steps
-from canon.graph.tensors import modules_of, tensor_names, unsaved_names
+from canon.graph.tensors import meta_clone, modules_of, tensor_names, unsaved_names
 from canon.graph.values import Layout, Value, extents_in, values_in
 from canon.graph.widths import pin_dependent
 
@@ -28,12 +30,13 @@ Frontend = Callable[[dict[str, str]], Iterator[tuple[Step, Attach]]]
 """Given every tensor's first name by name, the steps of a forward pass."""
 
 
-def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
+def trace(model: nn.Module, example: Example) -> ChannelGraph:
     """Trace a model into channel spaces.
 
     Args:
         model: A module in evaluation mode. It is not changed, and no forward pass is run.
-        example: An input tensor, or a tuple of the forward pass's arguments. Only shapes and dtypes matter.
+        example: An input tensor, or a tuple of the forward pass's arguments, or a dict of them by name. Only shapes and
+            dtypes matter.
 
     Returns:
         The channel graph: spaces, maps, taps, and every pin with its reason.
@@ -44,17 +47,16 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
         ExampleError: The example does not fit the model.
         TraceError: The forward pass cannot be traced.
     """
-    inputs = example if isinstance(example, tuple) else (example,)
     check_model(model)
+    given = arguments(model, example)
+    inputs = given if isinstance(given, tuple) else (given,)
     check_example(model, inputs)
     try:
-        return _trace_with("fx", partial(fx_steps, model, inputs), model)
+        return _trace_with("fx", partial(fx_steps, model, inputs), model)[0]
     except FrontendError as error:
         first = error
     try:
-        program = export_program(model, inputs)
-        graph = _trace_with("export", partial(export_steps, model, program), model)
-        return pin_dependent(graph, model, inputs, program)
+        return _exported(model, inputs)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -70,9 +72,33 @@ def trace(model: nn.Module, example: Tensor | tuple[Any, ...]) -> ChannelGraph:
         ) from first
 
 
-def trace_like(
-    model: nn.Module, example: Tensor | tuple[Any, ...], known: nn.Module, graph: ChannelGraph
-) -> ChannelGraph:
+def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ChannelGraph:
+    """Trace with torch.export, which is slow: the last few graphs are kept for models that are built alike."""
+    kind = _kind_of(inputs)
+    for known, shapes, graph in _KEPT:
+        if shapes == kind and built_alike(known, model):
+            return graph
+    program = export_program(model, inputs)
+    graph, state = _trace_with("export", partial(export_steps, model, program), model)
+    graph = pin_dependent(graph, model, inputs, program, state)
+    _KEPT.appendleft((meta_clone(model), kind, graph))
+    return graph
+
+
+_KEPT: deque[tuple[nn.Module, Any, ChannelGraph]] = deque(maxlen=6)
+"""Models without their numbers, what they were traced with, and their graphs."""
+
+
+def _kind_of(inputs: Any) -> Any:
+    """What of an example a trace depends on: shapes, types, and whatever is no tensor."""
+    if isinstance(inputs, Tensor):
+        return tuple(inputs.shape), inputs.dtype
+    if isinstance(inputs, (list, tuple)):
+        return [_kind_of(item) for item in inputs]
+    return {name: _kind_of(item) for name, item in inputs.items()} if isinstance(inputs, dict) else inputs
+
+
+def trace_like(model: nn.Module, example: Example, known: nn.Module, graph: ChannelGraph) -> ChannelGraph:
     """Trace a model; one that is built like another gets that one's graph.
 
     Args:
@@ -144,17 +170,19 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> ChannelGraph:
+def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> tuple[ChannelGraph, State]:
     state = State()
+    state.assumes = method == "export"
     tensors, aliases = tensor_names(model)
     unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
     known = {name: first for name, first in aliases.items() if first not in unsaved}
+    state.unsaved = frozenset(unsaved)
     for step, attach in frontend(known):
         state.node = step.node
         attach(_follow(state, step))
-    graph = build(state, aliases, method)
+    graph = build(state, aliases, method, tensors)
     lint(graph, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
-    return graph
+    return graph, state
 
 
 _SIZED = frozenset({"view", "reshape", "_unsafe_view", "expand", "expand_as", "unflatten"})
@@ -166,8 +194,10 @@ def _follow(state: State, step: Step) -> Any:
     everything = (step.args, step.kwargs)
     operands = values_in(everything)
     layouts: Any = None
+    what = step.call.name if step.call else step.reason
     for name in step.hidden:
         state.foreign.setdefault(name, step.node)
+        state.readers.setdefault(name, what)
     if step.call is None:
         state.pin_value(everything, step.reason)
     else:
@@ -186,6 +216,7 @@ def _follow(state: State, step: Step) -> Any:
     for value in operands:
         if value.param is not None:
             state.foreign.setdefault(value.param, step.node)
+            state.readers.setdefault(value.param, what)
     result = _with_layouts(step.out, layouts)
     if step.stale:
         state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")

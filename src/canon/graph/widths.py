@@ -19,7 +19,9 @@ from canon.graph.export import export_program
 from canon.graph.frontend import FrontendError
 from canon.graph.sizes import update_sizes
 from canon.graph.spec import ChannelGraph, Pin, Segment, Space
+from canon.graph.state import State
 from canon.graph.tensors import clone_with, tensor_names
+from canon.graph.values import Parts
 
 _MOST_EXPORTS = 16
 _WIDTH_OPERANDS = {"conv": 6, "group_norm": 1}
@@ -27,19 +29,22 @@ _WIDTH_OPERANDS = {"conv": 6, "group_norm": 1}
 
 
 def pin_dependent(
-    graph: ChannelGraph, model: nn.Module, example: tuple[Any, ...], program: ExportedProgram
+    graph: ChannelGraph, model: nn.Module, example: tuple[Any, ...], program: ExportedProgram, state: State
 ) -> ChannelGraph:
-    """The graph with a pin on every space whose width decides what the forward pass computes."""
+    """The graph with a pin on every space whose width decides what the forward pass computes.
+
+    Numbers that were assumed to be lengths of channel axes must have grown with them.
+    """
     budget = [_MOST_EXPORTS]
-    expected = _operations(program)
 
     def independent(spaces: Sequence[Space]) -> bool:
         budget[0] -= 1
         extra = {space.id: space.groups * (1 + index) for index, space in enumerate(spaces)}
         try:
-            return _operations(export_program(_widened(model, graph, extra), example)) == expected
+            wide = export_program(_widened(model, graph, extra), example)
         except FrontendError:
             return False
+        return _operations(wide) == _operations(program, _grown(state, extra))
 
     def dependent(spaces: Sequence[Space]) -> list[Space]:
         if not spaces or (budget[0] > 0 and independent(spaces)):
@@ -50,7 +55,29 @@ def pin_dependent(
         found = dependent(spaces[:half]) + dependent(spaces[half:])
         return found or list(spaces)  # each half is fine alone: the widths depend on each other
 
-    return _pinned(graph, dependent(graph.free))
+    if independent(graph.free):
+        return graph
+    doubtful = {space for item in state.assumed for space, _ in _spaces(state, item.parts)}
+    others = dependent([space for space in graph.free if space.id not in doubtful])
+    held = others + dependent([space for space in graph.free if space.id in doubtful])
+    rest = [space for space in graph.free if space not in held]
+    # Each may be fine alone: widths can depend on each other.
+    return _pinned(graph, held if not rest or independent(rest) else graph.free)
+
+
+def _spaces(state: State, parts: Parts) -> list[tuple[int, int]]:
+    """The spaces that parts belong to, with their repeats."""
+    resolved = state.blocks.resolve_parts(parts)
+    return [(state.space_of[part.block], part.repeat) for part in resolved if part.block in state.space_of]
+
+
+def _grown(state: State, extra: Mapping[int, int]) -> dict[str, dict[tuple[int, ...], int]]:
+    """By node and operand: how much larger a number must be when spaces are wider."""
+    found: dict[str, dict[tuple[int, ...], int]] = {}
+    for item in state.assumed:
+        more = sum(extra.get(space, 0) * repeat for space, repeat in _spaces(state, item.parts))
+        found.setdefault(item.node, {})[item.path] = more
+    return found
 
 
 def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
@@ -67,19 +94,32 @@ def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
     )
 
 
-def _operations(program: ExportedProgram) -> list[Any]:
-    """What a program computes, without the names of its nodes."""
+def _operations(
+    program: ExportedProgram, grown: Mapping[str, Mapping[tuple[int, ...], int]] | None = None
+) -> list[Any]:
+    """What a program computes, without the names of its nodes; with some of its numbers larger."""
     number: dict[fx.Node, int] = {}
     found: list[Any] = []
     for node in program.graph.nodes:
         number[node] = len(number)
         target = str(node.target) if node.op == "call_function" else node.op
         args = list(node.args)
+        for path, more in (grown or {}).get(node.name, {}).items():
+            _enlarge(args, path, more)
         for name, position in _WIDTH_OPERANDS.items():
             if target.startswith(f"aten.{name}") and len(args) > position:
                 args[position] = None
         found.append((target, repr(fx.map_arg((tuple(args), node.kwargs), lambda n: f"%{number[n]}"))))
     return found
+
+
+def _enlarge(args: list[Any], path: tuple[int, ...], more: int) -> None:
+    position = path[0]
+    if len(path) == 1:
+        args[position] += more
+    else:
+        args[position] = [*args[position]]
+        _enlarge(args[position], path[1:], more)
 
 
 def _widened(model: nn.Module, graph: ChannelGraph, extra: Mapping[int, int]) -> nn.Module:

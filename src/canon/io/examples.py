@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
 
 from canon.errors import LimitError
+from canon.graph.inputs import map_tensors
 from canon.io.architecture import is_factory
 
 DEFAULT_INPUT: Final = (3, 32, 32)
@@ -69,7 +70,8 @@ def check_input(shape: Sequence[int], where: str) -> None:
         )
 
 
-def cast(model: nn.Module, example: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def cast(model: nn.Module, example: tuple[Any, ...]) -> tuple[Any, ...]:
     """Examples in the type that the model computes in."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return tuple(x.to(dtype) if x.is_floating_point() else x for x in example)
+    found: tuple[Any, ...] = map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, example)
+    return found

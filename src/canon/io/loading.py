@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,14 @@ from torch import Tensor, nn
 
 from canon._safetensors import damaged, parse_json
 from canon.errors import CanonError, FileFormatError
+from canon.graph import Example, arguments
 from canon.graph.tensors import tensor_names
 from canon.io.architecture import build_architecture, check_size, folded_alike, with_tensors
 from canon.io.checkpoints import fitting_names, plain_names
 from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
 from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
 from canon.io.limits import Limits
-from canon.io.origin import FileState, file_state, origin_of
+from canon.io.origin import FileState, file_state, folder_origin, origin_of
 from canon.io.program import load_program
 from canon.io.states import Checkpoint, read_legacy_state, read_state
 from canon.io.weights import check_finite, read_safetensors, read_sharded
@@ -32,7 +33,7 @@ class LoadedModel:
     model: nn.Module
     """In evaluation mode, on the CPU."""
 
-    example: tuple[Tensor, ...]
+    example: tuple[Any, ...]
     """Random inputs of the right shapes."""
 
     name: str
@@ -67,7 +68,8 @@ def load(
     """Load a model from a file that may come from anybody: nothing in it is run.
 
     Args:
-        path: A safetensors file, the index of several, a state dict (.pt, .pth), an exported program (.pt2) or ONNX.
+        path: A safetensors file, the index of several, a state dict (.pt, .pth), an exported program (.pt2) or ONNX; or
+            a folder of transformers or diffusers: config.json and safetensors files.
         architecture: For files of weights: a torchvision or timm name, or `package.module:factory`, which is imported
             and called. Widths come from the weights, so an obfuscated model loads as it is.
         trust_pickle: Unpickle the file if nothing else will do. That runs whatever code it holds.
@@ -87,24 +89,48 @@ def read_model(
     size: tuple[int, ...] | None = None,
     trust_pickle: bool = False,
     limits: Limits | None = None,
+    example: Example | None = None,
 ) -> LoadedModel:
-    """Load a model by file or by the name of an architecture, with all that is known about it.
+    """Load a model by file, by folder or by the name of an architecture, with all that is known about it.
 
     Args:
-        source: A file, or the name of an architecture, which is then built with random weights.
+        source: A file, a folder of transformers or diffusers, or the name of an architecture, which is then built with
+            random weights.
         architecture: What a file's weights belong to.
         size: Shape of one input, or the side of a square image; default: what the file or the architecture says.
         trust_pickle: Unpickle the file if nothing else will do.
         limits: The most that the file may ask for.
+        example: Inputs by name; None: made from what the file, the folder or the architecture says.
     """
     path = Path(source)
+    if path.is_dir():
+        return _from_folder(path, limits or Limits(), example)
     if not path.is_file():
-        return _named(str(source), path, size)
+        return _with_example(_named(str(source), path, size), example)
     reader = _Reader(path, architecture, size, trust_pickle, limits or Limits())
     try:
-        return reader.read()
+        return _with_example(reader.read(), example)
     except MemoryError as error:
         raise damaged("it asks for more memory than there is", str(path)) from error
+
+
+def _with_example(loaded: LoadedModel, example: Example | None) -> LoadedModel:
+    """A model with the user's own inputs."""
+    if example is None:
+        return loaded
+    inputs = arguments(loaded.model, example)
+    return replace(loaded, example=cast(loaded.model, inputs if isinstance(inputs, tuple) else (inputs,)))
+
+
+def _from_folder(path: Path, limits: Limits, example: Example | None) -> LoadedModel:
+    from canon.io.folder import read_folder
+
+    found = read_folder(path, limits, example)
+    check_finite(dict(found.model.named_parameters()), str(path))
+    name = path.resolve().name
+    origin = folder_origin(path, found.states)
+    words = f"{found.architecture}, {found.format}"
+    return LoadedModel(found.model, found.example, name, words, None, origin, found.notes, tuple(found.states))
 
 
 def read_weights(path: str | Path, *, limits: Limits | None = None) -> dict[str, Tensor]:

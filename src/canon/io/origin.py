@@ -38,6 +38,14 @@ def unchanged_digest(path: Path, state: FileState) -> str:
     return found
 
 
+def folder_origin(folder: Path, states: Mapping[Path, FileState]) -> dict[str, str]:
+    """For evidence: the name of a folder, and the digests of all its files that were read."""
+    found = {"folder": folder.resolve().name}
+    for part in sorted(states):
+        found[f"sha256 of {part.name}"] = unchanged_digest(part, states[part])
+    return found
+
+
 def origin_of(path: Path, states: Mapping[Path, FileState]) -> dict[str, str]:
     """For evidence: the name and digest of a file, and the digests of all others that were read with it."""
     found = {"file": path.name, "sha256": unchanged_digest(path, states[path])}

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from canon._files import OutputError, atomic_path
 from canon._safetensors import write_safetensors
 from canon._version import __version__
+from canon.graph import Example, arguments
 from canon.graph.tracer import check_module
 from canon.io.architecture import is_factory
 from canon.io.formats import METADATA
@@ -28,7 +29,7 @@ def save(
     model: nn.Module,
     path: str | Path,
     *,
-    example: Tensor | tuple[Any, ...] | None = None,
+    example: Example | None = None,
     architecture: str | None = None,
     fold_norms: bool = False,
     force: bool = False,
@@ -38,7 +39,7 @@ def save(
     Args:
         model: The model, in evaluation mode.
         path: Where to. The ending chooses the format: weights alone (.safetensors, .pt, .pth), or weights with the
-            forward pass (.pt2, .onnx).
+            forward pass (.pt2, .onnx). A name without an ending is a folder, for models of transformers and diffusers.
         example: An input tensor or tuple of inputs; needed for formats that hold the forward pass, and to fold norms.
         architecture: Name of a public architecture, noted in a safetensors file so that `load` need not be told.
         fold_norms: Let layers take up the norms that follow them directly, as inference engines want it.
@@ -50,7 +51,13 @@ def save(
     check_module(model)
     target = Path(path)
     check_format(target)
-    inputs = () if example is None else example if isinstance(example, tuple) else (example,)
+    if not target.suffix:
+        from canon.io.folder import save_folder
+
+        save_folder(model, target)
+        return
+    given = None if example is None else arguments(model, example)
+    inputs = () if given is None else given if isinstance(given, tuple) else (given,)
     if not inputs and (fold_norms or target.suffix in _NEEDS_EXAMPLE):
         what = "folding norms" if fold_norms else "this format"
         raise OutputError(f"{what} needs an example input", where=str(target), hint="Give example=...")
@@ -71,7 +78,7 @@ def save(
 
 def check_format(target: Path) -> None:
     """Raise `OutputError` unless a file of this name can be written; call it before the long work."""
-    if target.suffix not in WRITABLE:
+    if target.suffix and target.suffix not in WRITABLE:
         raise OutputError(
             f"'{target.suffix}' is no format that Canon writes",
             where=str(target),

@@ -39,7 +39,7 @@ def read_sharded(path: Path, limits: Limits, states: dict[Path, FileState] | Non
     limits.check_header(path.stat().st_size, where)
     document = parse_json(path.read_bytes(), where)
     with reported(where):
-        wanted = {str(name): _beside(shard, where) for name, shard in document["weight_map"].items()}
+        wanted = {str(name): beside(shard, where) for name, shard in document["weight_map"].items()}
     limits.check_count(len(wanted), where)
     found: dict[str, Tensor] = {}
     total = 0
@@ -75,7 +75,7 @@ def check_finite(state: dict[str, Tensor], where: str) -> None:
             )
 
 
-def _beside(shard: object, where: str) -> str:
+def beside(shard: object, where: str) -> str:
     """The name of a file in the folder of the index, and nowhere else."""
     if not isinstance(shard, str) or not shard.endswith(".safetensors") or Path(shard).name != shard or "\\" in shard:
         raise FileFormatError(

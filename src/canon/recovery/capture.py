@@ -18,6 +18,8 @@ from torch.nn.functional import interpolate
 
 from canon.errors import RecoveryError
 from canon.graph import ChannelGraph, LinearMap
+from canon.graph.opened import has_opened
+from canon.graph.probes import drawn_whole
 from canon.graph.tensors import tensor_names
 
 HALF = (torch.float16, torch.bfloat16)
@@ -44,7 +46,7 @@ def make_probes(example: Tensor | tuple[Any, ...], count: int, batch_size: int, 
     """The probe set, in batches: the same seed gives the same probes.
 
     Noise of a random smoothness, contrast and mean per probe: white noise alone looks the same to a deep layer whatever
-    its seed, and channels would be told apart by less. Inputs that are not of a float type are taken from the example.
+    its seed, and channels would be told apart by less. Whole numbers lie between the example's smallest and largest.
     """
     inputs = example if isinstance(example, tuple) else (example,)
     generator = torch.Generator().manual_seed(seed)
@@ -58,8 +60,10 @@ def make_probes(example: Tensor | tuple[Any, ...], count: int, batch_size: int, 
 def _probe(x: Any, size: int, generator: torch.Generator) -> Any:
     if not isinstance(x, Tensor) or x.ndim < 2:
         return x
-    if not x.is_floating_point():
+    if x.dtype == torch.bool or not x.numel():
         return x[:1].expand(size, *x.shape[1:])
+    if not x.is_floating_point():
+        return drawn_whole(x, (size, *x.shape[1:]), generator)
     samples = [_noise(x.shape[1:], generator) for _ in range(size)]
     return torch.stack(samples).to(torch.float32 if x.dtype in HALF else x.dtype)
 
@@ -86,9 +90,9 @@ def capture(model: nn.Module, graph: ChannelGraph, probes: list[tuple[Any, ...]]
     Raises:
         RecoveryError: Only torch.export could trace the model, so its activations cannot be followed by name.
     """
-    if graph.method != "fx":
+    if graph.method != "fx" or has_opened(model):
         raise RecoveryError(
-            "torch.fx cannot trace this model, so no activation can be captured",
+            "torch.fx cannot trace this model as it is, so no activation can be captured",
             hint="Use method='exact', which needs none",
         )
     if any(p.dtype in HALF for p in model.parameters()):

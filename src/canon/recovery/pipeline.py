@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.errors import RecoveryError, UnsupportedModelError
-from canon.graph import ChannelGraph, trace
+from canon.graph import ChannelGraph, Example, arguments, trace
 from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
@@ -66,7 +66,7 @@ class RecoveryResult(Shown):
 
 def recover(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     method: str = "exact",
     *,
     widths: nn.Module | Mapping[str, Tensor] | None = None,
@@ -79,7 +79,7 @@ def recover(
 
     Args:
         model: The suspect, in evaluation mode. It is not changed.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         method: `exact` (from the weights, no data) or `probe` (the paper's, from activations).
         widths: A model or state dict whose layer widths are the clean ones, if they are known. Channels that could be
             the owner's pruned ones are then kept until the width is reached.
@@ -93,6 +93,7 @@ def recover(
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
+    example = arguments(model, example)
     clock = Clock()
     tensors = tensor_names(model)[0]
     check_sizes(tensors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.errors import KeyFileError, VerificationError
-from canon.graph import ChannelGraph, Space
+from canon.graph import ChannelGraph, Example, Space, arguments
 from canon.graph.tracer import check_module
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
@@ -146,7 +146,7 @@ class Alignment(Shown):
 def align(
     model: nn.Module,
     reference: nn.Module | Layout | LayoutKey,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     matching: Matching = "nearest",
     rescale: bool = True,
@@ -156,7 +156,7 @@ def align(
     Args:
         model: The recovered model, in evaluation mode. It is not changed.
         reference: The reference, or its layout key from `register`.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         matching: `nearest`, `greedy` or `optimal`.
         rescale: Also bring channels to the reference's scales.
 
@@ -164,6 +164,7 @@ def align(
         VerificationError: The models are of different architectures or widths.
     """
     check_matching(matching)
+    example = arguments(model, example)
     if isinstance(reference, nn.Module):
         owner = Traced.of(reference, example)
         owner.check_finite()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf
 from typing import Any, Final
 
@@ -69,6 +70,34 @@ def _function(figures: Document, precision: Document) -> Function:
 
 
 def _network(document: Document, function: Function) -> Network:
+    found = _found_network(document, function)
+    return found if document["program"] is None else _in_another_program(found, document["program"])
+
+
+def _in_another_program(found: Network, program: Document) -> Network:
+    """What may be said of a suspect that was brought into the owner's program: no more than what was brought over."""
+    missing, surplus = program["missing"], program["surplus"]
+    notes = (*found.notes, f"the suspect is another program; brought into the owner's in {len(program['steps'])} steps")
+    if not program["exact"]:
+        first = [f"first {names[0]}" for names in (missing, surplus) if names]
+        said = (
+            f"{len(missing)} layers of the owner's and {len(surplus)} parts of the suspect have no counterpart"
+            f"{''.join(f', {f}' for f in first)}"
+        )
+        weaker: dict[str, NetworkWord] = {"equal": "derived", "contained": "derived", "unrelated": "not decided"}
+        word = weaker.get(found.answer, found.answer)
+        return replace(found, answer=word, reason=f"{found.reason}; but {said}", notes=notes)
+    if surplus and found.answer == "equal":
+        return replace(
+            found,
+            answer="contained",
+            reason=f"{found.reason}; beside it the suspect has {len(surplus)} parts, first {surplus[0]}",
+            notes=notes,
+        )
+    return replace(found, notes=notes)
+
+
+def _found_network(document: Document, function: Function) -> Network:
     if document["structure"] is not None:
         return Network("not decided", f"the networks cannot be compared: {document['structure']}")
     equality, containment = document["equality"], document["containment"]

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.errors import VerificationError
-from canon.graph import ChannelGraph
+from canon.graph import ChannelGraph, Example, arguments
 from canon.graph.tensors import tensor_names
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
@@ -192,7 +192,7 @@ class Certificate(Shown):
 def certify(
     recovered: nn.Module,
     reference: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     tolerance: float = 1e-3,
     layers: Iterable[str] | None = None,
     *,
@@ -204,7 +204,7 @@ def certify(
     Args:
         recovered: The recovered model, in evaluation mode. It is not changed.
         reference: The owner's model.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         tolerance: Largest residual that passes.
         layers: The layers that are compared, with their biases; None: all, and everything else that is used.
         matching: `nearest`, `greedy` or `optimal`.
@@ -214,6 +214,7 @@ def certify(
         VerificationError: The models are of different architectures, or a layer does not exist. Different widths are no
             error: the certificate then says which layers differ.
     """
+    example = arguments(reference, example)
     theirs = Traced.of(reference, example)
     ours = Traced.like(recovered, example, theirs)
     return certify_traced(ours, theirs, tolerance, layers, matching=matching, rescale=rescale)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from canon.errors import VerificationError
 from canon.graph import probes
+from canon.graph.inputs import map_tensors
 from canon.verify.precision import cast, widened
 
 PROBES: Final = 16
@@ -129,7 +130,7 @@ def compare_models(ours: nn.Module, theirs: nn.Module, calls: Mapping[str, Seque
 
 
 def _moved(call: Inputs, device: torch.device) -> Inputs:
-    return tuple(x.to(device) if isinstance(x, Tensor) else x for x in call)
+    return tuple(map_tensors(lambda x: x.to(device), x) for x in call)
 
 
 def _side_by_side(result: Any, call: Inputs) -> Tensor:

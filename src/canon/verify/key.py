@@ -24,8 +24,10 @@ from canon._files import atomic_path
 from canon._safetensors import read_key, write_safetensors
 from canon._shown import Shown
 from canon._version import __version__
-from canon.errors import KeyFileError, VerificationError
+from canon.errors import CanonError, KeyFileError, VerificationError
+from canon.graph import Example, arguments
 from canon.graph.tensors import tensor_names
+from canon.normal import Outline, outline_of
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.coverage import Coverage, Uncompared
@@ -90,6 +92,9 @@ class LayoutKey(Shown):
     units: tuple[int, ...] | None = None
     """By step: exact numbers are multiples of two to this power, and take two bytes; None: they take four."""
 
+    program: Outline | None = None
+    """The model's program without its numbers; None: it cannot be told without code, or the key is an older one."""
+
     def _shown(self) -> Mapping[str, object]:
         return {
             "model": self.model,
@@ -141,6 +146,8 @@ class LayoutKey(Shown):
             header["units"] = self.units
         if self.skeleton is not None:
             header["skeleton"] = self.skeleton
+        if self.program is not None:
+            header["program"] = self.program.packed()
         if self.norms is not None:
             header["norms"] = [[n.norm, n.layer, int(n.bias), int(n.affine)] for n in self.norms]
         if self.registered is not None:
@@ -182,7 +189,7 @@ class LayoutKey(Shown):
 
 def register(
     model: nn.Module,
-    example: Tensor | tuple[Any, ...],
+    example: Example,
     *,
     numbers: int | None = None,
     robust: bool = False,
@@ -192,13 +199,13 @@ def register(
 
     Args:
         model: The owner's model, in evaluation mode.
-        example: An input tensor or tuple of inputs.
+        example: An input tensor, or a tuple or dict of inputs.
         numbers: Exact numbers to keep per channel; None: as many as fit, from 4 to 24.
         robust: Keep more coarse numbers, up to a tenth of the model's size instead of 3%, so that channels are known
             again after stronger changes; `LayoutKey.noise` says how strong.
         seed: Of the key's secret projections; None: a fresh one, which nobody can prepare a model for.
     """
-    traced = Traced.of(model, example)
+    traced = Traced.of(model, arguments(model, example))
     seed = secrets.randbits(48) if seed is None else seed
     whole = survey(traced, seed=seed)
     if numbers is not None and not 1 <= numbers <= 1024:
@@ -209,7 +216,9 @@ def register(
     channels = sum(len(step.label) for step in whole.steps)
     scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
     cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
-    room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - _HEADER_BYTES - 4 * scales - cost.fixed
+    program = _program(traced)
+    header = _HEADER_BYTES + (0 if program is None else len(program.packed()))
+    room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - header - 4 * scales - cost.fixed
     tight = numbers is None and room < 4 * FEWEST * channels + ENOUGH_PORTRAIT * cost.each
     if numbers is None:
         # Rows first, as many numbers as a layer of some width needs; then exact ones; what is left goes to rows.
@@ -230,7 +239,20 @@ def register(
         skeleton=skeleton_of(traced.graph),
         registered=Registered.of(traced, seed),
         units=units,
+        program=program,
     )
+
+
+def _program(traced: Traced) -> Outline | None:
+    """A model's program, if a model that is made of it again is wired in the same way."""
+    outline = outline_of(traced.model)
+    if outline is None:
+        return None
+    try:
+        again = Traced.of(outline.model(), traced.example)
+    except (CanonError, ValueError):
+        return None
+    return outline if again.architecture == traced.architecture else None
 
 
 def _shrink(step: Step, numbers: int, seed: int) -> Step:
@@ -274,8 +296,9 @@ class _Parser:
         portrait = read_portrait(header["portrait"], self.tensors["portrait"], steps) if "portrait" in header else None
         skeleton = str(header["skeleton"]) if "skeleton" in header else None
         units = None if self.units is None else tuple(self.units)
+        program = Outline.unpacked(header["program"]) if "program" in header else None
         return LayoutKey(
-            layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton, units
+            layout, str(header["model"]), str(header["canon"]), norms, registered, portrait, skeleton, units, program
         )
 
     def _step(self, index: int, entry: Any, numbers: int) -> Step:

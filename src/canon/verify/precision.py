@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
+from canon.graph.inputs import map_tensors
 from canon.graph.tensors import tensor_names
 
 ROUNDINGS: Final = 4
@@ -69,10 +70,7 @@ def cast(example: Tensor | tuple[Any, ...], model: nn.Module) -> Any:
     """Inputs in the float type that a model computes in."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
-    def one(x: Any) -> Any:
-        return x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x
-
-    return tuple(one(x) for x in example) if isinstance(example, tuple) else one(example)
+    return map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, example)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+from contextlib import suppress
 from types import ModuleType
+from typing import Any
 
 import torch
 
@@ -46,6 +48,30 @@ def import_timm() -> ModuleType:
         return importlib.import_module("timm")
     except ModuleNotFoundError as error:
         raise MissingExtraError(error.name or "timm", "zoo") from error
+
+
+def import_transformers() -> Any:
+    """Import transformers, whose image models import torchvision where it is installed."""
+    with suppress(MissingExtraError):
+        import_torchvision()
+    try:
+        package: Any = importlib.import_module("transformers")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "transformers", "transformers") from error
+    package.logging.set_verbosity_error()
+    return package
+
+
+def import_diffusers() -> Any:
+    """Import diffusers."""
+    with suppress(MissingExtraError):
+        import_transformers()
+    try:
+        package: Any = importlib.import_module("diffusers")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "diffusers", "transformers") from error
+    package.logging.set_verbosity_error()
+    return package
 
 
 def _define_operators() -> None:

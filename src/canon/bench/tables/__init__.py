@@ -14,6 +14,7 @@ from canon.bench.tables.changed import changed_blocks
 from canon.bench.tables.clean import clean_blocks
 from canon.bench.tables.common import distinct, machines, outcomes
 from canon.bench.tables.document import Block, Figure, Heading, Page, Paragraph, markdown, to_html
+from canon.bench.tables.found import found_page
 from canon.bench.tables.judging import judged, widths_remark
 from canon.bench.tables.landing import TITLE, landing_page
 from canon.bench.tables.methods import methods_blocks
@@ -77,8 +78,10 @@ def read_pages(folder: Path, suites: Sequence[str] = ()) -> list[Page]:
             )
         else:
             missing.append(suite)
-    first = landing_page(shown, missing, folder.parent)
-    return [first, *(suite_page(suite, records) for suite, records in shown.values())]
+    pages = [landing_page(shown, missing, folder.parent)]
+    found = None if suites else found_page({name: records for name, (_, records) in shown.items()}, folder.parent)
+    pages += [found] if found else []
+    return pages + [suite_page(suite, records) for suite, records in shown.values()]
 
 
 def _suite(name: str, folder: Path) -> Suite:

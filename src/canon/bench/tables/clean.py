@@ -20,8 +20,8 @@ def clean_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "changed, of all. Δsim and Δacc: absolute gaps of similarity and test accuracy. Tier 1: watermark-bearing "
         f"layers that pass ({CANONICAL}: on canonical forms only). Recovery was told nothing of the clean widths. Rows "
         "in italics are the paper's, as published; beyond resnet18 it marks other layers than our defaults. A "
-        "scheme that prunes (lottery) can silence all of a channel: it is then zero whatever the input, and nothing tells it from an injected one but "
-        "the width that the owner knows."
+        "scheme that prunes (lottery) can silence all of a channel: it is then zero whatever the input, and nothing "
+        "tells it from an injected one but the width that the owner knows."
     )
     yield Paragraph(f"Every tensor stayed the same, bit for bit, in {all_of(done, 'untouched', True)} cases.")
     for model in distinct(record.case.model for record in records):

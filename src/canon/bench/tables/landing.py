@@ -59,8 +59,8 @@ def landing_page(shown: Mapping[str, tuple[Suite, Sequence[Record]]], missing: S
         Paragraph(
             "Refused: the attack would pass 10⁹ parameters, no layer allows it, or training after it did not end in "
             "finite weights. Told widths: records in which recovery knew from the owner how wide each layer was. A "
-            "case that failed counts among those that are not as they should be; each page ends with the list of them, and "
-            "why."
+            "case that failed counts among those that are not as they should be; each page ends with the list of them, "
+            "and why."
         ),
         _index(shown),
     ]

@@ -42,7 +42,9 @@ def methods_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     for style, dataset, model, ratio in distinct((_case(r).style, *_place(r)) for r in records):
         part = by(records, style=style, dataset=dataset, model=model, ratio=ratio)
         yield Heading(f"{STYLES[style]}: {model} on {dataset}, ρ = {ratio:g}")
-        yield Paragraph(f"Seeds measured: {_seeds(part)}. Mean ± standard deviation over seeds.")
+        yield Paragraph(
+            f"Seeds measured: {_seeds(part)}. Mean ± standard deviation over seeds; wrong key: the range of all cells."
+        )
         yield _cells(part)
     yield Heading("What the exact method did not restore")
     yield complaints(records, _why_bad) or Paragraph("Nothing.")
@@ -134,8 +136,8 @@ def _cells(records: Sequence[Record]) -> Table:
                     (
                         scheme,
                         name,
-                        spread(values_of(mine, "clean_similarity")),
-                        spread(values_of(mine, f"{method}_wrong_key")),
+                        spread([part[0] for part in _by_seed(mine, "clean_similarity")]),
+                        _range(values_of(mine, f"{method}_wrong_key")),
                         f"{max(gaps):.4f}" if gaps else UNMEASURED,
                         *(_cell(by(mine, attack=attack), method) for attack in attacks),
                     )
@@ -145,6 +147,15 @@ def _cells(records: Sequence[Record]) -> Table:
         if row is not None:
             rows.append(row)
     return Table.of(head, rows)
+
+
+def _by_seed(records: Sequence[Record], metric: str) -> list[list[float]]:
+    found = [values_of(by(records, seed=seed), metric) for seed in distinct(record.case.seed for record in records)]
+    return [values for values in found if values]
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.4f}–{max(values):.4f}" if values else UNMEASURED
 
 
 def spread(values: Sequence[float]) -> str:

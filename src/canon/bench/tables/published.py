@@ -28,7 +28,9 @@ def published(kind: str, **wanted: object) -> Published | None:
     >>> published("recovery", dataset="mnist", model="resnet18", scheme="riga21", ratio=0.2, camouflage=True)["clean"]
     0.9766
     """
-    for row in _tables()[kind]:
-        if all(row.get(name) == value for name, value in wanted.items()):
-            return row
-    return None
+    return next(iter(published_rows(kind, **wanted)), None)
+
+
+def published_rows(kind: str, **wanted: object) -> list[Published]:
+    """All rows of the paper that agree with all that is wanted."""
+    return [row for row in _tables()[kind] if all(row.get(name) == value for name, value in wanted.items())]

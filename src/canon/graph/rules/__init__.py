@@ -6,7 +6,7 @@ A rule is called as `rule(state, call, *operands)`: operands are the operation's
 
 from __future__ import annotations
 
-from canon.graph.rules import activations, elementwise, linear, norms, pooling, shaping
+from canon.graph.rules import activations, elementwise, linear, norms, pooling, recurrent, shaping
 from canon.graph.rules.activations import ALIASES as ALIASES
 from canon.graph.rules.registry import Call as Call
 from canon.graph.rules.registry import Rule as Rule
@@ -16,5 +16,5 @@ from canon.graph.rules.shaping import VIEWS as VIEWS
 
 __all__ = [
     "ALIASES", "Call", "Rule", "VIEWS", "activations", "elementwise", "linear", "lookup", "norms", "pooling",
-    "rule_names", "shaping",
+    "recurrent", "rule_names", "shaping",
 ]  # fmt: skip

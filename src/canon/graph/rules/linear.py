@@ -19,7 +19,43 @@ def _pair(value: Any, rank: int) -> tuple[int, ...]:
 def linear(state: State, call: Call, x: Value, weight: Value, bias: Value | None = None) -> Layout | None:
     """`y = x Wᵀ + b` on the last axis of an input of any rank."""
     axis = x.data.ndim - 1
-    return _dense(state, call, x, weight, bias, axis, call.rank - 1, (0, 1), 1, False, None)
+    return dense(state, call, x, weight, bias, axis, call.rank - 1, (0, 1), 1, False, None)
+
+
+@rule("addmm")
+def addmm(
+    state: State, call: Call, bias: Value, x: Value, weight: Value, *, beta: float = 1, alpha: float = 1
+) -> Layout | None:
+    """`y = x W + b` of two axes, with the weight stored the other way around."""
+    if beta != 1 or alpha != 1 or bias.data.ndim != 1:
+        state.pin_value([bias, x, weight], "addmm with factors, or with a matrix to add to")
+        return None
+    return dense(state, call, x, weight, bias, 1, 1, (1, 0), 1, False, None)
+
+
+@rule("mm", "matmul")
+def matmul(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
+    """`y = x W` where the weight is a parameter; a product of activations mixes channels."""
+    if weight.param is None or weight.data.ndim != 2 or x.param is not None or x.data.ndim < 2:
+        state.pin_value([x, weight], f"{call.name} of activations")
+        return None
+    return dense(state, call, x, weight, None, x.data.ndim - 1, call.rank - 1, (1, 0), 1, False, None)
+
+
+@rule("embedding")
+def embedding(
+    state: State, call: Call, x: Value, weight: Value, padding_idx: Any = None, max_norm: Any = None, *rest: Any
+) -> Layout | None:
+    """Rows looked up by ids, which fix their order; what is in them are the channels that it makes."""
+    if x.param is not None and weight.param is None:
+        x, weight = weight, x  # the operation underneath takes them the other way around
+    elif max_norm is not None:
+        state.pin_value([x, weight], "an embedding that is changed when it is read")
+        return None
+    if x.layout is not None or x.data.is_floating_point():
+        state.pin_value([x, weight], "an embedding of something other than ids")
+        return None
+    return dense(state, call, x, weight, None, x.data.ndim, call.rank - 1, (1, 0), 1, False, None)
 
 
 @rule("conv1d", "conv2d", "conv3d")
@@ -49,7 +85,7 @@ def conv(
     zero_padding = padded and padding_mode == "zeros"
     if groups > 1 and groups == x.shape[axis]:
         return _depthwise(state, call, x, weight, bias, axis, not padded, cropping)
-    return _dense(state, call, x, weight, bias, axis, axis, (0, 1), groups, zero_padding, cropping)
+    return dense(state, call, x, weight, bias, axis, axis, (0, 1), groups, zero_padding, cropping)
 
 
 @rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
@@ -74,10 +110,10 @@ def conv_transpose(
     if groups > 1:
         state.pin_value(x, "grouped transposed convolution")
         return None
-    return _dense(state, call, x, weight, bias, axis, axis, (1, 0), 1, True, None)
+    return dense(state, call, x, weight, bias, axis, axis, (1, 0), 1, True, None)
 
 
-def _dense(
+def dense(
     state: State,
     call: Call,
     x: Value,
@@ -90,9 +126,15 @@ def _dense(
     zero_padding: bool,
     cropping: tuple[int, ...] | None,
 ) -> Layout | None:
+    """A layer that mixes channels: rows open a space, columns read one."""
     row_axis, column_axis = weight_axes
     if weight.param is None or (bias is not None and bias.param is None):
         state.pin_value([x, weight, bias], "weight computed in the forward pass")
+        return None
+    roles = {row_axis: "rows", column_axis: "columns"}
+    if any(state.bound.get((weight.param, axis), (role, ()))[0] != role for axis, role in roles.items()):
+        # A table of embeddings that is the classifier's weight as well: the first use has the channels.
+        state.pin_value([x, bias], f"tensor '{weight.param}' is used the other way around")
         return None
     columns = None
     if x.layout is not None:
@@ -182,4 +224,4 @@ def _bind_input(state: State, param: str, parts: tuple[Part, ...]) -> None:
     state.bind(param, -1, "input", parts)
 
 
-__all__ = ["conv", "conv_transpose", "linear"]
+__all__ = ["addmm", "conv", "conv_transpose", "dense", "embedding", "linear", "matmul"]

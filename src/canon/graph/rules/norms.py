@@ -123,6 +123,20 @@ def _per_channel(state: State, x: Value, weight: Value | None, bias: Value | Non
     return Layout(x.layout.axis, output)
 
 
+@rule("attention", "scaled_dot_product_attention")
+def attention(state: State, call: Call, *args: Any, **kwargs: Any) -> Layout | None:
+    """Products over the channels of a head: they must stay as they are."""
+    state.pin_value([args, kwargs], "attention mixes the channels of a head")
+    return None
+
+
+@rule("attention_width")
+def attention_width(state: State, call: Call, x: Value) -> Layout | None:
+    """What an attention layer of torch.nn takes and gives has the width that is written into it."""
+    state.pin_value(x, "the width is written into the attention layer")
+    return None
+
+
 @rule("layer_norm", "rms_norm", "local_response_norm", "normalize")
 def mixing_norm(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
     """Statistics over several channels: the space must stay as it is."""
@@ -130,4 +144,4 @@ def mixing_norm(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -
     return None
 
 
-__all__ = ["batch_norm", "group_norm", "instance_norm", "mixing_norm"]
+__all__ = ["attention", "attention_width", "batch_norm", "group_norm", "instance_norm", "mixing_norm"]

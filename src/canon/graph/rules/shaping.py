@@ -46,6 +46,25 @@ def cat(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> 
     return Layout(axis, output)
 
 
+@rule("stack")
+def stack(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> Layout | None:
+    """Values side by side along a new axis: all of them are one space."""
+    values = [v for v in tensors if isinstance(v, Value)]
+    layouts = [v.layout for v in values if v.layout is not None]
+    if not layouts:
+        return None
+    first, dim = layouts[0], int(dim) % call.rank
+    if len(layouts) < len(tensors) or any(layout.axis != first.axis for layout in layouts):
+        state.pin_value(values, "stack with a value that has fixed coordinates, or other axes")
+        return None
+    output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False, reach="other")
+    for layout in layouts[1:]:
+        if not state.unite(first.parts, layout.parts, "stack of differently cut axes"):
+            return None
+        state.tie(first.parts, layout.parts)
+    return Layout(first.axis + (dim <= first.axis), output)
+
+
 def _parts(state: State, value: Value, axis: int) -> Parts:
     if value.layout is not None:
         return value.layout.parts
@@ -79,13 +98,41 @@ def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> list
 
 @rule("split", "split_with_sizes", "tensor_split")
 def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[Layout | None] | None:
-    """Sizes written into the forward pass do not follow a rewrite: the channel axis must stay."""
+    """Sizes written into the forward pass do not follow a rewrite: the channel axis must stay.
+
+    A program holds all sizes as numbers; there the pieces are cut, and the model is asked whether its numbers follow.
+    """
     if x.layout is None:
         return None
-    if int(dim) % x.data.ndim != x.layout.axis:
+    axis = int(dim) % x.data.ndim
+    if axis != x.layout.axis:
         return [x.layout for _ in call.out]
-    state.pin(x.layout.parts, "split with fixed sizes")
-    return None
+    lengths = [int(piece.shape[axis]) for piece in call.out]
+    pieces = cut(state, x.layout.parts, lengths) if state.assumes and call.name != "tensor_split" else None
+    if pieces is None:
+        state.pin(x.layout.parts, "split with fixed sizes")
+        return None
+    for index, piece in enumerate(pieces):
+        listed = isinstance(sizes, (list, tuple))
+        if not listed and index == len(pieces) - 1 and lengths[index] != sizes:
+            state.pin(x.layout.parts, "split into pieces of different sizes")
+            return None
+        state.assume(lengths[index], piece, (1, index) if listed else (1,))
+    if not isinstance(sizes, (list, tuple)):
+        state.equal.append((pieces, state.node))
+    return [Layout(axis, piece) for piece in pieces]
+
+
+def cut(state: State, parts: Parts, lengths: list[int]) -> list[Parts] | None:
+    """An axis in pieces of some lengths; None where that would cut through one channel's positions."""
+    rest, pieces = parts, []
+    for length in lengths:
+        cut = state.blocks.cut_parts(rest, length)
+        if cut is None:
+            return None
+        pieces.append(cut[0])
+        rest = cut[1]
+    return pieces
 
 
 @rule("unbind")
@@ -134,10 +181,31 @@ def pick(state: State, call: Call, x: Value, dim: int, *args: Any) -> Layout | N
         # A slice that reaches to the end of every axis is the whole axis; any number is a width written in.
         start, stop, step = (*args, None, None, None)[:3]
         if call.name != "slice" or start or step not in (None, 1) or (stop is not None and stop < 2**62):
-            state.pin(x.layout.parts, "indexing of the channels")
-            return None
+            piece = _stretch(state, x, start, stop) if call.name == "slice" and step in (None, 1) else None
+            if piece is None:
+                state.pin(x.layout.parts, "indexing of the channels")
+                return None
+            return Layout(axis, piece)
         return x.layout
     return Layout(axis - (call.name == "select" and dim < axis), x.layout.parts)
+
+
+def _stretch(state: State, x: Value, start: Any, stop: Any) -> Parts | None:
+    """A slice of the channels in a program, whose ends the model must move along with them."""
+    assert x.layout is not None, "callers check the layout"
+    size = int(x.shape[x.layout.axis])
+    begin = int(start or 0)
+    end = size if stop is None or stop >= 2**62 else int(stop)
+    if not state.assumes or not 0 <= begin < end <= size:
+        return None
+    pieces = cut(state, x.layout.parts, [begin, end - begin])
+    if pieces is None:
+        return None
+    if begin:
+        state.assume(begin, pieces[0], (2,))
+    if end < size:
+        state.assume(end, (*pieces[0], *pieces[1]), (3,))
+    return pieces[1]
 
 
 @rule("flatten")
@@ -180,7 +248,7 @@ def _reshaped(state: State, call: Call, x: Value, sizes: tuple[Any, ...] | None)
             others = [s for i, s in enumerate(sizes) if i != new]
             state.pin_value(others, "the number of channels is the size of another axis")
             reason = "the reshape has the number of channels written in"
-            if not state.follow_size(sizes[new], parts, reason):
+            if not state.follow_size(sizes[new], parts, reason, (1, new)):
                 return None
         return Layout(new, parts)
     state.pin_value([x, sizes], "reshape splits the channel axis")
@@ -212,7 +280,8 @@ def expand(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Lay
         return None
     others = [s for i, s in enumerate(sizes) if i != axis]
     state.pin_value(others, "the number of channels is the size of another axis")
-    if not state.follow_size(sizes[axis], x.layout.parts, "the expand has the number of channels written in"):
+    reason = "the expand has the number of channels written in"
+    if not state.follow_size(sizes[axis], x.layout.parts, reason, (1, axis)):
         return None
     return Layout(axis, x.layout.parts)
 
@@ -259,6 +328,6 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
 
 
 __all__ = [
-    "VIEWS", "cat", "chunk", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "unbind",
+    "VIEWS", "cat", "chunk", "cut", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "stack", "unbind",
     "unflatten", "unit_axes",
 ]  # fmt: skip

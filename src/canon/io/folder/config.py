@@ -1,0 +1,114 @@
+"""The config of a folder: read with care, and held against what the installed packages know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from canon._safetensors import damaged, parse_json
+from canon.errors import FileFormatError
+from canon.io.limits import Limits
+
+CONFIG: Final = "config.json"
+WIDTHS: Final = "canon_widths"
+"""Entry that lists widths which the other entries cannot say."""
+
+PIPELINE: Final = "model_index.json"
+_TOKENIZER: Final = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+)
+_MOST_DEPTH: Final = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Config:
+    """What a folder says about its architecture."""
+
+    values: dict[str, Any]
+    """As the file has it."""
+
+    package: str
+    """`transformers` or `diffusers`."""
+
+    architecture: str
+    """Name of a class of that package."""
+
+
+def read_config(folder: Path, limits: Limits) -> Config:
+    """The config of a folder, if it describes a model by an installed package's own code.
+
+    Raises:
+        FileFormatError: There is none, it is damaged, or it asks for code that is not part of the package.
+    """
+    where = str(folder)
+    path = folder / CONFIG
+    if not path.is_file():
+        raise _without_config(folder)
+    limits.check_header(path.stat().st_size, str(path))
+    values = parse_json(path.read_bytes(), str(path))
+    if not isinstance(values, dict):
+        raise damaged("the config is no JSON object", str(path))
+    _refuse_code(values, str(path))
+    if "_class_name" in values:
+        return Config(values, "diffusers", _name(values["_class_name"], str(path)))
+    listed = values.get("architectures")
+    if "model_type" not in values or not isinstance(values["model_type"], str):
+        raise FileFormatError(
+            "the config names no kind of model (model_type)", where=str(path), hint="Give the folder of a model"
+        )
+    if not isinstance(listed, list) or not listed:
+        raise FileFormatError(
+            "the config does not say which class the weights belong to (architectures)",
+            where=where,
+            hint="Save the model with save_pretrained, or add the class's name to config.json",
+        )
+    return Config(values, "transformers", _name(listed[0], str(path)))
+
+
+def _without_config(folder: Path) -> FileFormatError:
+    where, held = str(folder), {one.name for one in folder.iterdir()}
+    if not held:
+        return FileFormatError("the folder is empty", where=where, hint="Fetch the model again")
+    if PIPELINE in held:
+        parts = sorted(one.name for one in folder.iterdir() if (one / CONFIG).is_file())
+        return FileFormatError(
+            "the folder holds a pipeline of several models",
+            where=where,
+            hint=f"Give one of them: {', '.join(parts)}" if parts else "Give the folder of one model",
+        )
+    if held & set(_TOKENIZER):
+        return FileFormatError(
+            "the folder holds a tokenizer, and no model", where=where, hint="Give the folder with the model's weights"
+        )
+    hint = "Give one of the files in it; a folder is read if it holds config.json and safetensors files"
+    return FileFormatError("the path is a folder without config.json", where=where, hint=hint)
+
+
+def _refuse_code(values: Any, where: str, depth: int = 0) -> None:
+    """No part of a config may ask for code that comes with the model."""
+    if depth > _MOST_DEPTH:
+        raise damaged("the config is nested too deep", where)
+    if isinstance(values, dict):
+        for name in ("auto_map", "trust_remote_code", "custom_pipelines"):
+            if values.get(name):
+                raise FileFormatError(
+                    f"the config asks for code that comes with the model ({name}): Canon runs no such code",
+                    where=where,
+                    hint="Use a model whose class is part of transformers, or a copy without this entry",
+                )
+        for value in values.values():
+            _refuse_code(value, where, depth + 1)
+    elif isinstance(values, list):
+        for value in values:
+            _refuse_code(value, where, depth + 1)
+
+
+def _name(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not value.isidentifier() or value.startswith("_") or len(value) > 100:
+        raise FileFormatError(f"the config names a class {value!r:.80}, which is no name of one", where=where)
+    return value

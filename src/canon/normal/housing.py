@@ -1,0 +1,232 @@
+"""A suspect's numbers in the owner's program: the same network under the owner's names and in its order.
+
+Both programs are brought into a normal form and matched as graphs. The suspect's layers are then written where their
+counterparts stand in the owner's program. Of the owner's nothing is used but the program: no number. Where all matches,
+the result computes what the suspect does; where something has no counterpart, it is named, and zeros stand there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx, nn
+
+from canon.graph import probes, trace
+from canon.graph.tensors import clone_with, tensor_names
+from canon.normal.building import Builder
+from canon.normal.chains import Written, fit
+from canon.normal.items import Item, items_of, outputs_of
+from canon.normal.lower import lower, program_graph
+from canon.normal.matching import BudgetSpent, Match, match
+from canon.normal.nodes import Graph, Node, NotNormal
+from canon.normal.simplify import simplify
+from canon.normal.turning import Tangled, turn
+
+SAME: Final = 1e-4
+"""The suspect and its numbers in the owner's program differ by rounding alone: by no more than this of their range."""
+
+SAMPLES: Final = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Housed:
+    """A suspect in the owner's program."""
+
+    model: fx.GraphModule
+    """The owner's program with the suspect's numbers."""
+
+    steps: tuple[str, ...]
+    """What was done to the suspect's program, in words; each step changes nothing."""
+
+    missing: tuple[str, ...]
+    """Layers of the owner's without a counterpart: zeros stand there."""
+
+    surplus: tuple[str, ...]
+    """Layers and outputs of the suspect's without a counterpart: they were left out."""
+
+    whole: bool
+    """Whether the owner's outputs are computed as the suspect computes its own, operation by operation."""
+
+    difference: float | None
+    """Between the suspect's outputs and those of `model`, in float64, relative to their range; None: not compared."""
+
+    outputs: tuple[int | None, ...] = ()
+    """By output of the owner's: the suspect's."""
+
+    tied: tuple[tuple[str, ...], ...] = ()
+    """Operands that structure did not tell apart: by tie, the owner's layers that make one of them."""
+
+    turned: frozenset[int] = frozenset()
+    """Ties in which not the first operand was taken that fits, but the next."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether `model` computes what the suspect does, as far as the owner's program goes."""
+        return self.whole and not self.missing and self.difference is not None and self.difference <= SAME
+
+
+def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int] = frozenset()) -> Housed:
+    """Write a suspect's numbers into the owner's program.
+
+    Args:
+        suspect: In evaluation mode. It is not changed.
+        owner: The owner's model, or `Outline.model()` of a key; only its program and shapes are used.
+        example: An input tensor or tuple of inputs.
+        turned: Ties (`Housed.tied`), by number, in which the next operand that fits is to be taken.
+
+    Raises:
+        NotNormal: One of the programs cannot be read, or matching takes too long.
+    """
+    theirs = program_graph(owner)
+    plan = lower(owner, example, theirs)
+    simplify(plan, weights=False)
+    mine = lower(suspect, example)
+    steps = simplify(mine, parallel=not _has_parallel(plan))
+    plan_items, items = items_of(plan), items_of(mine)
+    given = outputs_of(plan, plan_items), outputs_of(mine, items)
+    try:
+        found = match(plan_items, given[0], items, given[1], turned)
+    except BudgetSpent as error:
+        raise NotNormal("the programs are too large to be matched: the budget for it is spent") from error
+    values, tensors, said, missing = _numbers(found, plan_items)
+    whole = found.whole and not missing
+    if whole:
+        try:
+            values = turn(found, plan_items, values)
+        except Tangled:
+            whole = False
+            missing = ["the order of concatenated channels"]
+    builder = Builder(owner, theirs, trace(owner, example))
+    model = builder.build(values, tensors)
+    surplus = _surplus(found, items, mine, given[1])
+    difference = _difference(suspect, model, example, found.outputs) if whole else None
+    return Housed(
+        model,
+        (*steps, *said),
+        tuple(missing),
+        surplus,
+        whole,
+        difference,
+        found.outputs,
+        tuple(_makers(item) for item in found.ties),
+        frozenset(turned),
+    )
+
+
+def _makers(item: Item) -> tuple[str, ...]:
+    """The layers that make a value, those before them left out."""
+    while item.node.kind not in ("linear", "input", "tensor") and item.inputs:
+        if any(member.kind == "linear" for member in item.members):
+            break
+        item = item.inputs[0]
+    return tuple(member.value.name for member in item.members if member.kind == "linear")
+
+
+def has_ties(owner: nn.Module, example: Any) -> bool:
+    """Whether a program has operands that structure does not tell apart; False where it cannot be read."""
+    try:
+        plan = lower(owner, example)
+        simplify(plan, weights=False)
+        items = items_of(plan)
+        given = outputs_of(plan, items)
+        return bool(match(items, given, items, given).ties)
+    except (NotNormal, BudgetSpent):
+        return False
+
+
+def _has_parallel(graph: Graph) -> bool:
+    """Whether the owner adds up layers that read one value: then a suspect's stay as they are."""
+    for node in graph.order:
+        if node.kind == "sum":
+            read = [term.inputs[0] for term in node.inputs if term.kind == "linear"]
+            if len(set(read)) < len(read):
+                return True
+    return False
+
+
+def _numbers(
+    found: Match, plan: list[Item]
+) -> tuple[dict[Node, Written], dict[Node, Mapping[str, Tensor]], list[str], list[str]]:
+    """By linear map and by other layer of the owner's: the suspect's numbers; what was done; what has none."""
+    values: dict[Node, Written] = {}
+    tensors: dict[Node, Mapping[str, Tensor]] = {}
+    said: list[str] = []
+    missing: list[str] = []
+    for item in plan:
+        other, kind = found.pairs.get(item), item.node.kind
+        if kind in ("linear", "affine"):
+            fitted = None if other is None else fit(item.members, other.members)
+            if fitted is None:
+                missing += [member.name for member in item.members]
+            else:
+                values.update(fitted.values)
+                said += fitted.said
+        elif kind == "tensor":
+            if other is None:
+                missing.append(item.node.name)
+            else:
+                tensors[item.node] = {"": other.node.value}
+        elif item.node.tensors:
+            if other is None:
+                missing.append(item.node.name)
+            else:
+                tensors[item.node] = other.node.tensors
+    return values, tensors, said, missing
+
+
+def _surplus(found: Match, items: list[Item], graph: Graph, outputs: list[Item]) -> tuple[str, ...]:
+    used = set(found.pairs.values())
+    left = [
+        f"layer '{member.name}'"
+        for item in items
+        if item not in used
+        for member in item.members
+        if member.kind in ("linear", "affine") or member.tensors
+    ]
+    extra = [f"output {place}" for place in range(len(outputs)) if place not in found.outputs]
+    return tuple(extra + left)
+
+
+def _difference(suspect: nn.Module, model: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
+    """How far both compute the same in float64; None where they cannot be run."""
+    try:
+        one, two = _double(suspect), _double(model)
+        worst, spread = 0.0, 0.0
+        seen: list[Tensor] = []
+        with torch.no_grad():
+            for call in probes(_double_example(example), SAMPLES):
+                ours, theirs = _leaves(one(*call)), _leaves(two(*call))
+                for place, result in zip(outputs, theirs, strict=True):
+                    other = ours[place] if place is not None else result
+                    worst = max(worst, float((other - result).abs().max()))
+                    seen.append(result.flatten())
+        both = torch.cat(seen)
+        spread = float((both - both.mean()).abs().max())
+    except Exception:
+        return None
+    return worst / spread if spread > 0 and worst == worst else None
+
+
+def _double(model: nn.Module) -> nn.Module:
+    """A copy in float64."""
+    replaced: dict[int, Tensor] = {}
+    for tensor in tensor_names(model)[0].values():
+        data = tensor.detach().double() if tensor.is_floating_point() else tensor.detach().clone()
+        replaced[id(tensor)] = nn.Parameter(data, requires_grad=False) if isinstance(tensor, nn.Parameter) else data
+    return clone_with(model, replaced)
+
+
+def _double_example(example: Any) -> Any:
+    given = example if isinstance(example, tuple) else (example,)
+    return tuple(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in given)
+
+
+def _leaves(value: Any) -> list[Tensor]:
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, Mapping):
+        value = [value[key] for key in sorted(value, key=str)]
+    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list | tuple) else []

@@ -1,0 +1,318 @@
+"""From a torch.fx program to values: one kind for one idea, whichever of torch's many spellings was used."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from math import prod
+from typing import Any, Final
+
+import torch
+from torch import Tensor, fx, nn
+
+from canon.errors import reason_of
+from canon.graph.modules import ACTIVATIONS, hooked
+from canon.graph.names import function_name, writes_in_place
+from canon.graph.rules import ALIASES, VIEWS
+from canon.graph.tensors import meta_clone
+from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
+from canon.normal.spelling import elementwise, plain_settings
+
+CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+NORMS: Final = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+PADDINGS: Final = (nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, nn.ConstantPad2d, nn.ConstantPad3d)
+POOLS: Final = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
+SUMS: Final = {"add": 1.0, "iadd": 1.0, "add_": 1.0, "sub": -1.0, "isub": -1.0, "sub_": -1.0}
+PRODUCTS: Final = ("mul", "imul", "mul_", "multiply")
+QUOTIENTS: Final = ("truediv", "div", "div_", "itruediv", "divide")
+
+
+def program_graph(model: nn.Module) -> fx.Graph:
+    """A model's program.
+
+    Raises:
+        NotNormal: torch.fx cannot read it, or it has too many operations.
+    """
+    try:
+        graph = model.graph if isinstance(model, fx.GraphModule) else fx.Tracer().trace(meta_clone(model))
+    except Exception as error:
+        raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
+    if len(graph.nodes) > MOST_NODES:
+        raise NotNormal(f"the program has {len(graph.nodes)} operations; {MOST_NODES} are the most")
+    return graph
+
+
+def lower(model: nn.Module, example: Any, graph: fx.Graph | None = None) -> Graph:
+    """The values of a forward pass.
+
+    Args:
+        model: In evaluation mode; its tensors may be without numbers.
+        example: An input tensor or tuple of inputs. Where the program does not run on it, no shape is known.
+        graph: The model's program, where it is at hand.
+    """
+    graph = program_graph(model) if graph is None else graph
+    return _Lowering(model, graph, shapes_of(model, graph, example)).run()
+
+
+def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, Any]:
+    """Shapes of all values, as far as the program runs on an example, without computing anything."""
+    given = example if isinstance(example, tuple) else (example,)
+    found: dict[fx.Node, Any] = {}
+
+    class Recorder(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            result = super().run_node(n)
+            found[n] = _shape(result)
+            return result
+
+    inputs = [x.to("meta") if isinstance(x, Tensor) else x for x in given]
+    try:
+        with torch.no_grad():
+            Recorder(meta_clone(model), garbage_collect_values=True, graph=graph).run(*inputs)
+    except Exception:
+        return {}
+    return found
+
+
+def _shape(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return [_shape(v) for v in value] if isinstance(value, list | tuple) else None
+
+
+class _Lowering:
+    def __init__(self, model: nn.Module, graph: fx.Graph, shapes: dict[fx.Node, Any]) -> None:
+        self.model, self.graph, self.shapes = model, graph, shapes
+        self.values: dict[fx.Node, Node] = {}
+        self.memory: dict[fx.Node, tuple[fx.Node, bool]] = {}
+        self.names: dict[fx.Node, list[fx.Node]] = {}
+        self.position = {node: index for index, node in enumerate(graph.nodes)}
+        self.inputs: list[Node] = []
+
+    def run(self) -> Graph:
+        output = None
+        for node in self.graph.nodes:
+            made = self.node(node)
+            made.shape = self.shapes.get(node) if made.shape is None else made.shape
+            made.name = made.name or str(node.target if node.op == "call_module" else node.name)
+            self.values[node] = made
+            if node.op == "placeholder":
+                self.inputs.append(made)
+            elif node.op == "output":
+                output = made
+            elif node.op != "get_attr":
+                self.remember(node, made)
+        if output is None:
+            raise NotNormal("the program has no output")
+        return Graph(self.inputs, output)
+
+    def remember(self, node: fx.Node, made: Node) -> None:
+        """What is changed in place is changed under each of its names."""
+        module = self.model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        source = node.args[0] if node.args else None
+        if not isinstance(source, fx.Node):
+            return
+        name = name_of(module) if module is not None else self.called(node)
+        # What does nothing changes nothing, in place or not.
+        in_place = writes_in_place(node, module) and name not in ALIASES
+        whole = in_place or name in ALIASES
+        if not whole and name not in VIEWS:
+            return
+        base, exact = self.memory.get(source, (source, True))
+        self.memory[node] = (base, exact and whole)
+        known = self.names.setdefault(base, [base])
+        known.append(node)
+        if not in_place:
+            return
+        for other in known[:-1]:
+            same = self.memory.get(other, (other, True)) == (base, True) and self.memory.get(source, (source, True))[1]
+            if other is source or same:
+                self.values[other] = made
+            elif any(self.position[user] > self.position[node] for user in other.users):
+                raise NotNormal("a value is changed in place while a view of it is in use", where=node.name)
+
+    def called(self, node: fx.Node) -> str | None:
+        """The name of the operation of a function or method call."""
+        return str(node.target) if node.op == "call_method" else function_name(node.target)
+
+    def node(self, node: fx.Node) -> Node:
+        if node.op == "placeholder":
+            return Node("input", label=len(self.inputs))
+        if node.op == "get_attr":
+            value: Any = self.model
+            for part in str(node.target).split("."):
+                value = getattr(value, part)
+            if not isinstance(value, Tensor):
+                raise NotNormal("the program reads something that is no tensor", where=str(node.target))
+            return Node("tensor", value=value, name=str(node.target), shape=tuple(value.shape))
+        if node.op == "output":
+            label, inputs = self.template(node.args[0])
+            return Node("output", inputs, label)
+        if node.op == "call_module":
+            return self.layer(node, self.model.get_submodule(str(node.target)))
+        return self.function(node)
+
+    def template(self, structure: Any) -> tuple[Hashable, list[Node]]:
+        """Arguments with a mark in place of every value, and those values."""
+        inputs: list[Node] = []
+
+        def visit(value: Any) -> Hashable:
+            if isinstance(value, fx.Node):
+                inputs.append(self.values[value])
+                return "·"
+            if isinstance(value, list | tuple):
+                return ("[", *(visit(v) for v in value))
+            if isinstance(value, dict):
+                return ("{", *((str(k), visit(v)) for k, v in sorted(value.items())))
+            if isinstance(value, slice):
+                return ("slice", visit(value.start), visit(value.stop), visit(value.step))
+            return value if isinstance(value, str | int | float | bool | type(None)) else str(value)
+
+        return visit(structure), inputs
+
+    def layer(self, node: fx.Node, module: Any) -> Node:
+        """A call of a layer."""
+        name, kind = str(node.target), type(module)
+        label, inputs = self.template((node.args, node.kwargs))
+        if hooked(module) or len(node.args) != 1 or node.kwargs or len(inputs) != 1:
+            return Node("call", inputs, (kind.__qualname__, label, name), tensors=_tensors(module))
+        if kind is nn.Linear:
+            return Node("linear", inputs, value=Linear(module.weight, module.bias, name=name))
+        if kind in (*CONVOLUTIONS, *TRANSPOSED):
+            value = _convolution(module, name)
+            if value is not None:
+                return Node("linear", inputs, value=value)
+        if kind in NORMS and module.running_mean is not None:
+            return Node("affine", inputs, value=norm_value(module, name))
+        settings = dict(plain_settings(module))
+        found = elementwise(name_of(module), (), settings, inputs[0].shape, self.shapes.get(node))
+        if found is not None:
+            return self.spelled(inputs, *found)
+        return Node("call", inputs, (kind.__qualname__, plain_settings(module)), tensors=_tensors(module), name=name)
+
+    def spelled(self, inputs: list[Node], *labels: Hashable) -> Node:
+        """Calls one behind the other; none: the value itself, as an affine map that does nothing."""
+        if not labels:
+            one = torch.ones((), dtype=torch.float64)
+            return Node("affine", inputs, value=Affine(one, torch.zeros_like(one)))
+        made = Node("call", inputs, labels[0])
+        for label in labels[1:]:
+            made = Node("call", [made], label)
+        return made
+
+    def function(self, node: fx.Node) -> Node:
+        """A call of a function or method."""
+        name = self.called(node)
+        label, inputs = self.template((node.args, node.kwargs))
+        plain = Node("call", inputs, (name or str(node.target), label))
+        if name is None or "out" in node.kwargs:
+            return plain
+        if name in SUMS or name in PRODUCTS or name in QUOTIENTS:
+            return self.arithmetic(node, name, inputs) or plain
+        if name in ("cat", "concat", "concatenate"):
+            listed = node.args[0] if node.args else node.kwargs.get("tensors")
+            dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
+            shape = self.shapes.get(node)
+            if isinstance(listed, list | tuple) and type(dim) is int and all(isinstance(x, fx.Node) for x in listed):
+                axis = dim % len(shape) if isinstance(shape, tuple) else dim
+                return Node("cat", [self.values[x] for x in listed if isinstance(x, fx.Node)], axis)
+            return plain
+        rest = [a for a in node.args[1:] if isinstance(a, fx.Node)]
+        if len(inputs) == 1 and not rest and node.args and isinstance(node.args[0], fx.Node):
+            found = elementwise(name, node.args[1:], dict(node.kwargs), inputs[0].shape, self.shapes.get(node))
+            if found is not None:
+                return self.spelled(inputs, *found)
+        return self.reshaped(node, name, inputs) or plain
+
+    def reshaped(self, node: fx.Node, name: str, inputs: list[Node]) -> Node | None:
+        """A reshape that is a flatten, however its sizes were told."""
+        if name not in ("view", "reshape", "flatten", "_unsafe_view", "squeeze") or not inputs:
+            return None
+        found = elementwise("flatten", (), {}, inputs[0].shape, self.shapes.get(node))
+        return None if found is None else self.spelled(inputs[:1], *found)
+
+    def arithmetic(self, node: fx.Node, name: str, inputs: list[Node]) -> Node | None:
+        """Sums, products and quotients of values, constants and tensors of the model."""
+        if len(node.args) != 2 or node.kwargs.keys() - {"alpha"}:
+            return None
+        first, second = (self.values[a] if isinstance(a, fx.Node) else a for a in node.args)
+        other: Any
+        sign = SUMS.get(name, 1.0) * float(node.kwargs.get("alpha", 1.0))  # type: ignore[arg-type]
+        values = [v for v in (first, second) if isinstance(v, Node) and v.kind != "tensor"]
+        shape = self.shapes.get(node)
+        if len(values) == 2:
+            if name in SUMS:
+                same = values[0].shape == values[1].shape and isinstance(shape, tuple)
+                return Node("sum", values, value=(1.0, sign)) if same else None
+            return Node("product", values) if name in PRODUCTS and isinstance(shape, tuple) else None
+        if len(values) != 1 or not isinstance(shape, tuple) or values[0].shape != shape:
+            return None
+        other, swapped = (first, True) if second is values[0] else (second, False)
+        constant = _constant(other, shape)
+        if constant is None or (swapped and name in QUOTIENTS):
+            return None
+        one, zero = torch.ones_like(constant), torch.zeros_like(constant)
+        target = other.name if isinstance(other, Node) else ""
+        if name in SUMS:
+            scale, shift = (sign * one, constant) if swapped else (one, sign * constant)
+            source = (("shift", target),) if target and name in ("add", "iadd", "add_") else ()
+        else:
+            scale, shift = (constant if name in PRODUCTS else 1 / constant), zero
+            source = (("scale", target),) if target and name in PRODUCTS else ()
+        return Node("affine", values, value=Affine(scale, shift, sources=source))
+
+
+def _constant(other: Any, shape: tuple[int, ...]) -> Tensor | None:
+    """A number, or one for each channel."""
+    if isinstance(other, int | float) and not isinstance(other, bool):
+        return torch.tensor(float(other), dtype=torch.float64)
+    if not isinstance(other, Node) or not isinstance(other.value, Tensor) or not other.value.is_floating_point():
+        return None
+    tensor = other.value.detach()
+    if tensor.numel() == 1:
+        return tensor.double().reshape(())
+    whole = (1,) * (len(shape) - tensor.ndim) + tuple(tensor.shape)
+    if len(shape) < 2 or len(whole) != len(shape) or whole[1] != shape[1] or prod(whole) != shape[1]:
+        return None
+    return tensor.double().reshape(-1)
+
+
+def norm_value(module: Any, name: str) -> Affine:
+    """A batch norm as an affine map."""
+    mean, var = module.running_mean.double(), module.running_var.double()
+    weight = torch.ones_like(mean) if module.weight is None else module.weight.detach().double()
+    bias = torch.zeros_like(mean) if module.bias is None else module.bias.detach().double()
+    scale = weight / torch.sqrt(var + module.eps)
+    own = {key: getattr(module, key) for key in ("weight", "bias", "running_mean", "running_var", "eps")}
+    return Affine(scale, bias - mean * scale, sources=(("norm", name),), norm=own)
+
+
+def name_of(module: nn.Module) -> str | None:
+    """The name of the function that a layer without tensors is."""
+    if type(module) in PADDINGS:
+        return "pad"
+    if type(module) in POOLS:
+        return f"avg_pool{type(module).__name__[-2:]}"
+    return "softmax" if type(module) is nn.Softmax else ACTIVATIONS.get(type(module))
+
+
+def _convolution(module: Any, name: str) -> Linear | None:
+    reach = [(k - 1) * d + 1 for k, d in zip(module.kernel_size, module.dilation, strict=True)]
+    if module.padding == "valid":
+        padding = tuple((0, 0) for _ in reach)
+    elif module.padding == "same":
+        padding = tuple(((r - 1) // 2, r - 1 - (r - 1) // 2) for r in reach)
+    else:
+        padding = tuple((p, p) for p in module.padding)
+    transposed = tuple(module.output_padding) if isinstance(module, TRANSPOSED) else None
+    return Linear(
+        module.weight, module.bias, tuple(module.stride), padding, tuple(module.dilation), module.groups,
+        module.padding_mode, transposed, name,
+    )  # fmt: skip
+
+
+def _tensors(module: nn.Module) -> dict[str, Tensor]:
+    return dict((*module.named_parameters(), *module.named_buffers()))
+
+
+__all__ = ["lower", "norm_value", "program_graph", "shapes_of"]

@@ -1,0 +1,70 @@
+"""Programs that were made to keep a verifier busy: done or refused within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+import pytest
+import torch
+from torch import fx, nn
+
+from canon.normal import Outline, house, outline_of
+from canon.normal.nodes import NotNormal
+from tests.programs.small import example, key, owner
+
+
+def many_operations(count: int) -> fx.GraphModule:
+    graph = fx.Graph()
+    node = graph.placeholder("x")
+    for _ in range(count):
+        node = graph.call_function(torch.relu, (node,))
+    graph.output(node)
+    return fx.GraphModule({}, graph).eval()
+
+
+def many_layers(count: int) -> nn.Module:
+    layers = [layer for _ in range(count) for layer in (nn.Conv2d(3, 3, 1), nn.ReLU())]
+    return fx.symbolic_trace(nn.Sequential(*layers).double().eval())
+
+
+def dense_skips(count: int) -> fx.GraphModule:
+    graph = fx.Graph()
+    values = [graph.placeholder("x")]
+    for _ in range(count):
+        values.append(graph.call_function(torch.relu, (graph.call_function(torch.cat, (list(values), 1)),)))
+    graph.output(values[-1])
+    return fx.GraphModule({}, graph).eval()
+
+
+def test_too_many_operations_are_refused() -> None:
+    with pytest.raises(NotNormal, match="operations"):
+        house(many_operations(40_000), owner(), example())
+
+
+def test_two_thousand_layers() -> None:
+    started = time.process_time()
+    suspect = many_layers(2_000)
+    found = house(suspect, suspect, example())
+    assert found.exact
+    assert time.process_time() - started < 60
+
+
+def test_three_hundred_dense_skips() -> None:
+    started = time.process_time()
+    suspect = dense_skips(12)
+    assert house(suspect, suspect, example()).whole
+    with contextlib.suppress(NotNormal):
+        house(dense_skips(300), owner(), example())
+    assert time.process_time() - started < 60
+
+
+def test_two_kinds_of_programs_that_keys_refuse() -> None:
+    assert outline_of(many_operations(40_000)) is None
+    outline = key().program
+    assert outline is not None
+    for damage in ("call_function", "Conv2d", '"node":0', "torch.cat"):
+        with pytest.raises(ValueError, match=r"program|name|operand|operation"):
+            Outline.unpacked(Outline(outline.text.replace(damage, "os.system")).packed())
+    with pytest.raises(ValueError, match="damaged"):
+        Outline.unpacked(outline.packed()[:-12])
