@@ -17,7 +17,7 @@ from canon.graph import Consumer, LinearMap, Segment, Space
 from canon.recovery.facts.alive import Alive
 from canon.recovery.facts.subject import Subject, by_row, columns_of
 
-SAMPLE: Final = 48
+SAMPLE: Final = 12
 """Rows, or columns, that are looked at first."""
 
 

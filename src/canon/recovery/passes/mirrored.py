@@ -108,7 +108,7 @@ def mirrored(subject: Subject, facts: Facts) -> Rewrite | None:
 
 def _bent(subject: Subject, facts: Facts, space: Space) -> Bent | None:
     """Whether every reader sees one function of a line, whose odd part is a line."""
-    if not any(s.kind == "activation" and s.reach == "pointwise" for s in space.stages):
+    if sum(s.kind == "activation" and s.reach == "pointwise" for s in space.stages) != 1:
         return None
     forms = Forms(subject, space, facts.parameters, None)
     factors: dict[int, Array] = {}
