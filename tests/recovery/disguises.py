@@ -23,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 class Plain:
     """A network `stem -> a -> norm -> f -> b -> norm -> f -> head`, of which `a` is disguised."""
 
-    model: nn.Sequential
+    model: Any
     example: Tensor
     generator: torch.Generator
 

@@ -22,12 +22,12 @@ SEEDS = range(20)
 
 
 def columns_like(plain: Plain, count: int) -> Tensor:
-    return drawn(plain, plain.model[Plain.B].out_channels, count, *plain.model[Plain.B].kernel_size)  # type: ignore[arg-type, misc, union-attr]
+    return drawn(plain, plain.model[Plain.B].out_channels, count, *plain.model[Plain.B].kernel_size)
 
 
 def rows_like(plain: Plain, count: int) -> Tensor:
-    shape = plain.model[Plain.A].weight.shape[1:]  # type: ignore[union-attr]
-    return drawn(plain, count, *shape) / shape.numel() ** 0.5  # type: ignore[arg-type, operator]
+    shape = plain.model[Plain.A].weight.shape[1:]
+    return drawn(plain, count, *shape) / float(shape.numel()) ** 0.5
 
 
 def dead(plain: Plain) -> nn.Module:
@@ -68,11 +68,11 @@ def mirrored_copies(plain: Plain) -> nn.Module:
     filters, shifts = folded(plain)
     u, s = filters[:1], shifts[:1]
     v, t = rows_like(plain, 1), drawn(plain, 1)
-    w = plain.model[Plain.B].weight.data[:, :1]  # type: ignore[index, union-attr]
+    w = plain.model[Plain.B].weight.data[:, :1]
     rows = torch.cat([-u, v, -v, u - v, v - u])
     columns = torch.cat([w, w, -w, w, -w], dim=1)
-    keep = torch.arange(1, plain.model[Plain.A].out_channels)  # type: ignore[arg-type]
-    return widened(plain, rows, torch.cat([-s, t, -t, s - t, t - s]), columns, keep=keep)  # type: ignore[arg-type]
+    keep = torch.arange(1, plain.model[Plain.A].out_channels)
+    return widened(plain, rows, torch.cat([-s, t, -t, s - t, t - s]), columns, keep=keep)
 
 
 def hardly_read(plain: Plain) -> nn.Module:
@@ -93,9 +93,9 @@ def noisy_zeros(plain: Plain) -> nn.Module:
 
 def noisy_clique(plain: Plain) -> nn.Module:
     """Equal channels whose columns sum to noise."""
-    row, shift, size = rows_like(plain, 1), drawn(plain, 1), plain.model[Plain.B].weight.data.std()  # type: ignore[union-attr]
+    row, shift, size = rows_like(plain, 1), drawn(plain, 1), plain.model[Plain.B].weight.data.std()
     free = columns_like(plain, 3)
-    columns = size * (free - free.mean(1, keepdim=True) + 3e-6 * columns_like(plain, 3))  # type: ignore[operator]
+    columns = size * (free - free.mean(1, keepdim=True) + 3e-6 * columns_like(plain, 3))
     return widened(plain, row.repeat(3, 1, 1, 1), shift.repeat(3), columns)
 
 
@@ -143,7 +143,7 @@ def test_widths_come_back(
         with pytest.raises(UnsupportedModelError, match="infinity"):
             recover(hidden, plain.example, passes=without)
         return
-    assert after(recover(hidden, plain.example, passes=without).report) > plain.model[Plain.A].out_channels  # type: ignore[operator]
+    assert after(recover(hidden, plain.example, passes=without).report) > plain.model[Plain.A].out_channels
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -166,7 +166,8 @@ def test_linear_bases(seed: int, negative: bool) -> None:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
     width, more = 6, 3
-    a, b = nn.Conv2d(16, width, 1, bias=False), nn.Conv2d(width, 12, 1)
+    a: Any = nn.Conv2d(16, width, 1, bias=False)
+    b: Any = nn.Conv2d(width, 12, 1)
     front = nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU())
     back = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 3))
     clean = nn.Sequential(*front, a, b, *back).double().eval()
@@ -174,11 +175,11 @@ def test_linear_bases(seed: int, negative: bool) -> None:
     basis = torch.cat([torch.eye(width, dtype=torch.float64), mix])[torch.randperm(width + more, generator=generator)]
     spare = torch.eye(width + more, dtype=torch.float64) - basis @ torch.linalg.pinv(basis)
     reader = torch.linalg.pinv(basis) + random(width, width + more) @ spare
-    wide = nn.Conv2d(16, width + more, 1, bias=False).double(), nn.Conv2d(width + more, 12, 1).double()
+    wide: Any = (nn.Conv2d(16, width + more, 1, bias=False).double(), nn.Conv2d(width + more, 12, 1).double())
     with torch.no_grad():
         wide[0].weight.copy_(torch.einsum("ab,bcij->acij", basis, a.weight))
         wide[1].weight.copy_(torch.einsum("obij,bk->okij", b.weight, reader))
-        wide[1].bias.copy_(b.bias)  # type: ignore[union-attr, arg-type]
+        wide[1].bias.copy_(b.bias)
     hidden = nn.Sequential(*front, *wide, *back).double().eval()
     example = random(2, 3, 8, 8)
     assert relative_error(outputs(hidden, example), outputs(clean, example)) < 1e-10
@@ -195,7 +196,7 @@ def test_a_linear_layer_that_widens_stays() -> None:
     assert not recover(net, torch.zeros(2, 4)).report.changed
 
 
-KERNELS = {
+KERNELS: dict[str, Any] = {
     "same": ("same", 1, "zeros", (1, 1), (1, 1), "same"),
     "same, one axis": ("same", 1, "zeros", (0, 1), (0, 1), "same"),
     "one axis": ((1, 1), 1, "zeros", (0, 1), (0, 1), (1, 2)),
@@ -236,12 +237,13 @@ def test_grown_kernels(name: str, groups: int) -> None:
 def test_constants_behind_zero_padding(kernel: int, inside: bool) -> None:
     """Entries of a kernel that never stand on padding read a constant as a bias would; the others do not."""
     generator = torch.Generator().manual_seed(kernel)
-    a, b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, kernel, padding=kernel // 2)
+    a: Any = nn.Conv2d(3, 8, 3, padding=1)
+    b = nn.Conv2d(8, 6, kernel, padding=kernel // 2)
     rest = (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 3))
     hidden: Any = nn.Sequential(a, nn.ReLU(), b, *rest).double().eval()
     with torch.no_grad():
         a.weight[[1, 4]] = 0
-        a.bias[[1, 4]] = 0.7  # type: ignore[index]
+        a.bias[[1, 4]] = 0.7
         b.weight[:, [1, 4]] = 0
         place = kernel // 2 if inside else 0
         b.weight[:, [1, 4], place, place] = torch.randn(6, 2, generator=generator, dtype=torch.float64)

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canon.graph import LinearMap, Space, Stage
+from canon.graph import Space, Stage
 from canon.recovery.facts import Facts, Subject
+from canon.recovery.facts.alive import Alive
 from canon.recovery.facts.subject import by_row, columns_of
 from canon.recovery.rewriting import Rewrite
 
@@ -32,13 +33,15 @@ def failing(subject: Subject, facts: Facts, rewrite: Rewrite) -> int | None:
         facts: What is known of it.
         rewrite: What is proposed.
     """
-    before = subject.tensors
+    if not rewrite.steps:
+        return None
+    before, alive = subject.tensors, Alive(subject.with_tensors(rewrite.changed), {})
     for step in rewrite.steps:
         after = subject.with_tensors(step.tensors).tensors
         space = subject.graph.spaces[step.space]
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         inputs = {p.map: _inputs(subject, facts, p.map, generator) for p in space.producers}
-        if not _agree(subject, space, inputs, before, after):
+        if not _agree(subject, space, inputs, before, after, alive):
             return step.space
         subject, before = subject.with_tensors(step.tensors), after
     return None
@@ -67,6 +70,7 @@ def _agree(
     inputs: Mapping[int, Tensor],
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
+    alive: Alive,
 ) -> bool:
     old, new = (_values(subject, space, inputs, tensors) for tensors in (before, after))
     for consumer in space.consumers:
@@ -75,8 +79,7 @@ def _agree(
         parts = [columns_of(t[linear.weight], linear, consumer.offset, length).double().cpu() for t in (before, after)]
         parts = [part.reshape(part.shape[0], space.width, -1).transpose(1, 2) for part in parts]
         if linear.groups == 1:
-            read = _read(subject, linear, after)
-            parts = [part[read] for part in parts]
+            parts = [part[alive.rows(linear)] for part in parts]  # what nobody reads in the end does not matter
         made, now = (part.flatten(0, 1) @ y[consumer.point] for part, y in zip(parts, (old, new), strict=True))
         gap, moving = made - now, made - made.mean(dim=1, keepdim=True)
         scale = moving.square().mean(dim=1).sqrt()
@@ -85,20 +88,6 @@ def _agree(
         if bool((gap.square().mean(dim=1).sqrt() > max(1e-4, subject.tolerance.zero) * scale + 1e-300).any()):
             return False
     return True
-
-
-def _read(subject: Subject, linear: LinearMap, tensors: Mapping[str, Tensor]) -> Tensor:
-    """Rows of a layer that some other layer reads: what becomes of the rest does not matter."""
-    parts = []
-    for segment in linear.rows:
-        space = subject.graph.spaces[segment.space]
-        read = torch.full((space.width,), bool(space.pins) or not space.consumers)
-        for consumer in space.consumers:
-            reader = subject.graph.maps[consumer.map]
-            columns = columns_of(tensors[reader.weight], reader, consumer.offset, space.width * consumer.repeat)
-            read |= (columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
-        parts.append(read.repeat_interleave(segment.repeat))
-    return torch.cat(parts)
 
 
 def _values(

@@ -5,7 +5,7 @@ A part of each weight is looked at to tell where; only there are columns measure
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -14,9 +14,10 @@ from torch import Tensor
 
 from canon.describe import Array, Parameters
 from canon.graph import Consumer, LinearMap, Segment, Space
-from canon.recovery.facts.subject import Subject, by_row
+from canon.recovery.facts.alive import Alive
+from canon.recovery.facts.subject import Subject, by_row, columns_of
 
-SAMPLE: Final = 48
+SAMPLE: Final = 12
 """Rows, or columns, that are looked at first."""
 
 
@@ -26,28 +27,27 @@ class Magnitudes:
     def __init__(self, subject: Subject, parameters: Parameters, small: float) -> None:
         """Say of what, and what counts as unusually small, relative to the median."""
         self._subject, self._parameters, self._small = subject, parameters, small
-        self._columns: dict[str, Array] = {}
         self._flagged: dict[str, set[int]] = {}
         self._maps: dict[str, LinearMap] = {linear.weight: linear for linear in subject.graph.maps}
         stages = (stage for space in subject.graph.spaces for stage in space.stages if "weight" in stage.params)
         self._norms = {s.params["weight"] for s in stages if s.kind in ("norm", "scale", "instance_norm")}
 
-    def after(self, tensors: Mapping[str, Tensor]) -> Magnitudes:
-        """The same when some tensors have changed."""
-        result = Magnitudes(self._subject.with_tensors(tensors), self._parameters, self._small)
-        result._columns = {name: known for name, known in self._columns.items() if name not in tensors}
-        result._flagged = {name: known for name, known in self._flagged.items() if name not in tensors}
-        return result
-
-    def columns(self, space: Space, consumer: Consumer) -> Array:
-        """By channel: the norm of the columns with which a layer reads it."""
+    def columns(self, space: Space, consumer: Consumer, alive: Alive) -> Array:
+        """By channel: the norm of the columns with which living rows of a layer read it."""
         linear = self._subject.graph.maps[consumer.map]
-        if linear.weight not in self._columns:
-            rows = by_row(self._subject.tensors[linear.weight], linear)
-            rows = rows.reshape(linear.groups, -1, *rows.shape[1:])
-            self._columns[linear.weight] = _norms(rows, (1, 3)).ravel()
-        part = self._columns[linear.weight][consumer.offset : consumer.offset + space.width * consumer.repeat]
+        rows = by_row(self._subject.tensors[linear.weight], linear)
+        rows = rows * alive.rows(linear).to(rows)[:, None, None]
+        norms = _norms(rows.reshape(linear.groups, -1, *rows.shape[1:]), (1, 3)).ravel()
+        part = norms[consumer.offset : consumer.offset + space.width * consumer.repeat]
         return np.asarray(part.reshape(space.width, -1).max(axis=1))
+
+    def typical(self, space: Space, consumer: Consumer) -> Array:
+        """By channel: the median of the numbers with which a layer reads it."""
+        linear = self._subject.graph.maps[consumer.map]
+        length = space.width * consumer.repeat
+        columns = columns_of(self._subject.tensors[linear.weight], linear, consumer.offset, length).detach()
+        medians = columns.abs().transpose(0, 1).flatten(1).median(dim=1).values
+        return np.asarray(medians.double().cpu().numpy().reshape(space.width, -1).max(axis=1))
 
     @property
     def suspicious(self) -> set[int]:
@@ -91,5 +91,6 @@ def _spaces(segments: Sequence[Segment], marks: Array) -> Iterable[int]:
 
 
 def _norms(weight: Tensor, axes: tuple[int, ...]) -> Array:
+    # Sums of magnitudes: the squares of what is to be seen here may be too small for a number.
     wide = torch.promote_types(weight.dtype, torch.float32)
-    return np.asarray(torch.linalg.vector_norm(weight, dim=axes, dtype=wide).double().cpu().numpy())
+    return np.asarray(torch.linalg.vector_norm(weight, ord=1, dim=axes, dtype=wide).double().cpu().numpy())

@@ -106,9 +106,11 @@ class Ranges(Following[Interval]):
         weight = self.subject.tensors[linear.weight]
         count = weight.shape[linear.row_axis]
         low, high, evidence = np.full(count, -np.inf), np.full(count, np.inf), np.zeros(count)
-        if linear.columns is None or linear.groups > 1:
+        if linear.groups > 1:
             return low, high, evidence
         source = by_row(weight, linear)
+        if linear.columns is None:
+            return self._of_silent(linear, source)
         bias = np.zeros(count) if linear.bias is None else self.subject.array(linear.bias)
         bounds = [self._bounds(segment.point) for segment in linear.columns]
         if np.isfinite(bounds).all():
@@ -125,8 +127,19 @@ class Ranges(Following[Interval]):
         bias = bias[rows]
         low[rows] = _product(up, lower) + _product(down, upper) + bias
         high[rows] = _product(up, upper) + _product(down, lower) + bias
-        evidence[rows] = np.count_nonzero(full, axis=(1, 2))
+        numbers = np.count_nonzero(full, axis=(1, 2))
+        evidence[rows] = np.where(numbers > 0, numbers, np.inf)
         return low, high, evidence
+
+    def _of_silent(self, linear: LinearMap, source: Tensor) -> Interval:
+        """Over the model's inputs, rows of zeros alone are bounded."""
+        silent = (source.flatten(1)[:, :8] == 0).all(dim=1)
+        if bool(silent.any()):
+            silent[silent.clone()] = (source[silent] == 0).flatten(1).all(dim=1)
+        bias = np.zeros(source.shape[0]) if linear.bias is None else self.subject.array(linear.bias)
+        marks = silent.cpu().numpy()
+        bounds = np.where(marks, bias, -np.inf), np.where(marks, bias, np.inf)
+        return (*bounds, np.where(marks, np.inf, 0.0))
 
     def _input(self, linear: LinearMap, segment: Segment) -> tuple[Array, Array]:
         """Between which numbers a layer's inputs lie, with the zeros at the border."""

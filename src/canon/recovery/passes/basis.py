@@ -38,6 +38,9 @@ def basis(subject: Subject, facts: Facts) -> Rewrite | None:
 
 def _reduced(subject: Subject, facts: Facts, space: Space) -> Step | None:
     bounded = facts.ranges if facts.ranges.special(space) else None
+    bent = {s.output for s in space.stages if s.kind == "activation" and s.reach == "pointwise"}
+    if bounded is None and any(consumer.point in bent for consumer in space.consumers):
+        return None
     forms = Forms(subject, space, facts.parameters, bounded)
     seen = {c.point: forms.at[c.point] for c in space.consumers if c.point in forms.at}
     if len(seen) < len({c.point for c in space.consumers}) or any(form.bend is not None for form in seen.values()):

@@ -16,6 +16,7 @@ import torch
 from canon.describe import Array
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
+from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.rewriting import Rewrite, Step, drop, in_steps
 
@@ -31,33 +32,54 @@ ORDINARY: Final = 1e-2
 
 def faint(subject: Subject, facts: Facts) -> Rewrite | None:
     """Nobody reads such channels any more."""
-    steps: list[Step] = []
     magnitudes = facts.magnitudes(FAINT)
-    suspicious = magnitudes.suspicious
-    for space in reversed(subject.narrowing):  # from the end: what only faint channels read is faint itself
-        if space.id in suspicious:
-            channels = torch.from_numpy(np.flatnonzero(_faint(space, facts, magnitudes)))
-            if 0 < channels.numel() < space.width:
-                steps.append(Step(space.id, channels, drop(subject, space, channels)))
-                subject, magnitudes = subject.with_tensors(steps[-1].tensors), magnitudes.after(steps[-1].tensors)
-                suspicious = magnitudes.suspicious
+    if not magnitudes.suspicious:
+        return None
+    # Assume that all are gone that most readers hardly read, and see which of them the living ones do without.
+    spaces = {space.id: space for space in subject.narrowing}
+    gone = {index: _candidates(space, facts, magnitudes) for index, space in spaces.items()}
+    while True:
+        gone = {index: marks for index, marks in gone.items() if marks.any()}
+        alive = Alive(subject, gone)
+        found = {index: marks & _faint(spaces[index], facts, magnitudes, alive) for index, marks in gone.items()}
+        if settled(gone, found):
+            break
+        gone = found
+    steps: list[Step] = []
+    for index in sorted(gone, reverse=True):
+        channels = torch.from_numpy(np.flatnonzero(gone[index]))
+        if channels.numel() < spaces[index].width:
+            steps.append(Step(index, channels, drop(subject, spaces[index], channels)))
+            subject = subject.with_tensors(steps[-1].tensors)
     return in_steps(steps)
 
 
-def _faint(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
+def _candidates(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
+    """Channels that most rows of every reader hardly read, or that are silent themselves."""
+    unread, silent = np.ones((2, space.width), dtype=bool)
+    for consumer in space.consumers:
+        unread &= _small(magnitudes.typical(space, consumer), FAINT)
+        silent &= _small(facts.sizes.loudness(space, consumer.point), FAINT)
+    return np.asarray(unread | silent)
+
+
+def _faint(space: Space, facts: Facts, magnitudes: Magnitudes, alive: Alive) -> Array:
     """Which channels have next to no row, or next to no column at any layer that reads them, and not both."""
     silent, unread, little = np.ones((3, space.width), dtype=bool)
-    loud, read = np.zeros((2, space.width), dtype=bool)
+    loud, read, touched, there = np.zeros((4, space.width), dtype=bool)
     for point in _bends(space):  # what is off most of the time is not silent
         silent &= _small(facts.sizes.at(space, point)[0], FAINT)
     for consumer in space.consumers:
-        columns, size = magnitudes.columns(space, consumer), facts.sizes.loudness(space, consumer.point)
-        unread &= _small(columns, FAINT) & (columns > 0)
-        silent &= _small(size, FAINT) & (size > 0)
+        columns = magnitudes.columns(space, consumer, alive)
+        size = facts.sizes.loudness(space, consumer.point)
+        unread &= _small(columns, FAINT)
+        silent &= _small(size, FAINT)
         little &= _small(columns * size, LITTLE)
         loud |= ~_small(facts.sizes.at(space, consumer.point)[0], ORDINARY)
         read |= ~_small(columns, ORDINARY)
-    return np.asarray(little & (silent & read | unread & loud))
+        touched |= columns > 0
+        there |= size > 0
+    return np.asarray(little & (silent & read & there | unread & loud & touched))
 
 
 def _bends(space: Space) -> list[int]:

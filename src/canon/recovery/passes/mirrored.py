@@ -19,6 +19,7 @@ from canon.describe import Array, Signature, Stack, cluster
 from canon.describe.arrays import norm
 from canon.graph import Space, Stage
 from canon.recovery.facts import Facts, Subject
+from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.forms import Forms
 from canon.recovery.facts.subject import by_row, columns_of
 from canon.recovery.rewriting import Rewrite, Step, drop, in_steps, move_columns, negate
@@ -47,25 +48,67 @@ class Directions:
     """Channel = size x f(sign x direction)."""
 
 
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A space that holds mirrored channels."""
+
+    space: Space
+    bent: Bent
+    vectors: Array
+    """What the function is applied to, as numbers, `width x numbers`."""
+
+    directions: Directions
+    paired: Array
+    """Channels along whose direction both signs occur."""
+
+
+@dataclass(frozen=True, eq=False)
+class Merge:
+    """What becomes of a space's channels."""
+
+    into: Array
+    """By channel: the one that stands for its direction."""
+
+    flat: Array
+    """Channels of directions that nothing is left of."""
+
+    gone: Array
+    turned: Array
+    """Channels, by number, whose sign must be turned."""
+
+
 def mirrored(subject: Subject, facts: Facts) -> Rewrite | None:
     """One channel for each direction, with the sign that keeps the function."""
+    places: dict[int, Place] = {}
+    for space in subject.narrowing:
+        bent = _bent(subject, facts, space) if space.groups == 1 else None
+        if bent is not None and _glance(subject, facts, space, bent):
+            place = _place(subject, facts, space, bent)
+            if place is not None:
+                places[space.id] = place
+    if not places:
+        return None
+    # Assume that all mirrored channels are gone, and see whether the living readers do without them.
+    gone = {index: place.paired for index, place in places.items()}
+    while True:
+        alive = Alive(subject, gone)
+        merges = {index: _merge(subject, facts, places[index], alive) for index in gone}
+        found = {index: merge.gone for index, merge in merges.items() if merge is not None}
+        if settled(gone, found):
+            break
+        gone = found
     steps: list[Step] = []
-    for space in reversed(subject.narrowing):  # from the end: rows that cancel there are not read here
-        if space.groups > 1:
-            continue
-        bent = _bent(subject, facts, space)
-        if bent is None or not _glance(subject, facts, space, bent):
-            continue
-        step = _merge(subject, facts, space, bent)
-        if step is not None:
-            steps.append(step)
-            subject = subject.with_tensors(step.tensors)
+    for index in sorted(gone, reverse=True):
+        merge = merges[index]
+        assert merge is not None, "what is gone was merged"
+        steps.append(_written(subject, places[index], merge))
+        subject = subject.with_tensors(steps[-1].tensors)
     return in_steps(steps)
 
 
 def _bent(subject: Subject, facts: Facts, space: Space) -> Bent | None:
     """Whether every reader sees one function of a line, whose odd part is a line."""
-    if not any(s.kind == "activation" and s.reach == "pointwise" for s in space.stages):
+    if sum(s.kind == "activation" and s.reach == "pointwise" for s in space.stages) != 1:
         return None
     forms = Forms(subject, space, facts.parameters, None)
     factors: dict[int, Array] = {}
@@ -122,38 +165,55 @@ def _directions(vectors: Array, tolerance: float, label: Array, homogeneous: boo
     return Directions(leader, sign, size if homogeneous else np.ones_like(size))
 
 
-def _merge(subject: Subject, facts: Facts, space: Space, bent: Bent) -> Step | None:
+def _place(subject: Subject, facts: Facts, space: Space, bent: Bent) -> Place | None:
     forms = Forms(subject, space, facts.parameters, None)
     vectors = forms.vectors(forms.at[bent.stage.inputs[0]])
     found = _directions(vectors, subject.tolerance.equal, np.zeros(space.width), _homogeneous(bent, facts))
     if not _has_mirrored(found):
         return None
-    columns = _columns(subject, space, bent) * found.size[:, None]
+    both = np.zeros(space.width, dtype=bool)
+    both[found.leader[found.sign != found.sign[found.leader]]] = True
+    return Place(space, bent, vectors, found, both[found.leader])
+
+
+def _merge(subject: Subject, facts: Facts, place: Place, alive: Alive) -> Merge | None:
+    """What becomes of the channels, as far as living readers see them; None: there are no signs that fit."""
+    found, zero = place.directions, subject.tolerance.zero
+    columns = _columns(subject, place, alive) * found.size[:, None]
     heads, group = np.unique(found.leader, return_inverse=True)
     even, odd, mass = (np.zeros((heads.size, columns.shape[1])) for _ in range(3))
     np.add.at(even, group, columns)
     np.add.at(odd, group, columns * found.sign[:, None])
     np.add.at(mass, group, np.abs(columns))
-    flat = norm(even) <= subject.tolerance.zero * norm(mass)
+    flat = (norm(even) <= zero * norm(mass)) & place.paired[heads]
     even[flat] = 0.0
-    lines = vectors[heads] * (found.sign / np.where(found.size > 0, found.size, 1.0))[heads, None]
+    lines = place.vectors[heads] * (found.sign / np.where(found.size > 0, found.size, 1.0))[heads, None]
     signs = found.sign[heads]
-    if facts.curves.of(bent.stage.function).odd:
-        solved = _signs(even, odd, lines, flat, norm(mass) * norm(lines), subject.tolerance.zero)
+    if facts.curves.of(place.bent.stage.function).odd:
+        solved = _signs(even, odd, lines, norm(even) == 0, norm(mass) * norm(lines), zero)
         if solved is None:
             return None
-        signs = solved
-    return _written(subject, space, bent, found, heads, group, flat, signs)
+        signs = np.where(norm(mass) > 0, solved, signs)
+    right = found.sign == signs[group]
+    order = np.lexsort((np.arange(found.sign.size), ~right, group))
+    chosen = order[np.searchsorted(group[order], np.arange(heads.size))]
+    into = chosen[group]
+    gone = (into != np.arange(found.sign.size)) | flat[group]
+    if not gone.any() or gone.all():
+        return None
+    return Merge(into, flat[group], gone, chosen[~right[chosen] & ~flat])
 
 
-def _columns(subject: Subject, space: Space, bent: Bent) -> Array:
-    """How every channel's activation is read, `width x numbers`, all readers side by side."""
-    parts = []
+def _columns(subject: Subject, place: Place, alive: Alive) -> Array:
+    """How every channel's activation is read, `width x numbers`, all living rows of all readers side by side."""
+    parts, space = [], place.space
     for consumer in space.consumers:
         linear = subject.graph.maps[consumer.map]
         part = columns_of(subject.tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
+        if linear.groups == 1:
+            part = part[alive.rows(linear).to(part.device)]
         wide = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()
-        parts.append(wide * bent.factors[consumer.point][:, None])
+        parts.append(wide * place.bent.factors[consumer.point][:, None])
     return np.concatenate(parts, axis=1)
 
 
@@ -176,29 +236,20 @@ def _signs(even: Array, odd: Array, lines: Array, flat: Array, mass: Array, zero
     return signs if left <= zero**2 * float((mass**2).sum()) else None
 
 
-def _written(
-    subject: Subject, space: Space, bent: Bent, found: Directions, heads: Array, group: Array, flat: Array, signs: Array
-) -> Step | None:
+def _written(subject: Subject, place: Place, merge: Merge) -> Step:
     """Columns go to one channel of each direction; where none has the right sign, one is turned."""
-    right = found.sign == signs[group]
-    order = np.lexsort((np.arange(space.width), ~right, group))
-    chosen = order[np.searchsorted(group[order], np.arange(heads.size))]
-    into = chosen[group]
-    gone = (into != np.arange(space.width)) | flat[group]
-    turned = torch.from_numpy(chosen[~right[chosen] & ~flat])
-    if not gone.any() or gone.all():
-        return None
-    ratio = found.size / np.where(found.size[into] > 0, found.size[into], 1.0)
+    space, bent, size, into = place.space, place.bent, place.directions.size, merge.into
+    ratio = size / np.where(size[into] > 0, size[into], 1.0)
     transforms = {}
     for consumer in space.consumers:
         factor = bent.factors[consumer.point]
         passed = ratio * factor / np.where(factor[into] != 0, factor[into], 1.0)
-        transforms[consumer.tap] = ChannelTransform.merge(
-            torch.from_numpy(np.where(flat[group], -1, into)), torch.from_numpy(passed), space.width
-        )
+        target = torch.from_numpy(np.where(merge.flat, -1, into))
+        transforms[consumer.tap] = ChannelTransform.merge(target, torch.from_numpy(passed), space.width)
     tensors = move_columns(subject, space, transforms)
-    if turned.numel():
+    if merge.turned.size:
+        turned = torch.from_numpy(merge.turned)
         tensors.update(negate(subject.with_tensors(tensors), space, turned, bent.stage.inputs[0]))
-    channels = torch.from_numpy(np.flatnonzero(gone))
+    channels = torch.from_numpy(np.flatnonzero(merge.gone))
     tensors.update(drop(subject.with_tensors(tensors), space, channels))
     return Step(space.id, channels, tensors)
