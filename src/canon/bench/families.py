@@ -131,7 +131,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "RWKV": Family(
         "RwkvForCausalLM",
         {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32,
-         "intermediate_size": 48, "context_length": 16},
+         "intermediate_size": 48, "context_length": 16, "rescale_every": 0},
         2,
     ),
     "DiT": Family(
