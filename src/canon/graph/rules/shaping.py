@@ -328,6 +328,6 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
 
 
 __all__ = [
-    "VIEWS", "cat", "chunk", "cut", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "stack", "unbind",
-    "unflatten", "unit_axes",
+    "VIEWS", "cat", "chunk", "cut", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "stack",
+    "unbind", "unflatten", "unit_axes",
 ]  # fmt: skip
