@@ -247,8 +247,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         "Small configs, random weights, examples made from the config. *Seen*: share of the numbers that the forward "
         "pass uses with a place in the graph. *Free / hidden*: free spaces, and how many hidden spaces of MLPs, "
-        "experts or gates the model has, each of which should be among them. Attacked with `nso_clique` and `nso_split` at "
-        "ρ = 0.25, permuted and scaled; *drift* is how far outputs moved, of their range.",
+        "experts or gates the model has, each of which should be among them. Attacked with `nso_clique` and "
+        "`nso_split` at ρ = 0.25, permuted and scaled; *drift* is how far outputs moved, of their range.",
         "",
         "| Family | Class | Front end | Seen | Free / producers | Free / hidden | Drift | Restored | Certified |",
         "|---|---|---|---|---|---|---|---|---|",
