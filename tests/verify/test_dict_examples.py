@@ -49,7 +49,7 @@ def test_every_call_takes_a_dict() -> None:
     assert canon.align(recovered, key, EXAMPLE).established
     assert canon.locate(attacked, model, EXAMPLE).coverage == 1
     for owner in ({"reference": model}, {"layout_key": key}):
-        judged = canon.judge(attacked, EXAMPLE, **owner)  # type: ignore[arg-type]
+        judged = canon.judge(attacked, EXAMPLE, **owner)
         assert judged.answers.network.answer == "equal"
         assert judged.answers.function.answer == "agree"
 
@@ -63,7 +63,7 @@ def test_strangers_are_told_apart_by_tokens() -> None:
 def test_signs_and_scales_of_the_up_branch_are_undone() -> None:
     from canon.rewrite import rewrite
 
-    model = reader()
+    model: Any = reader()
     graph = canon.trace(model, EXAMPLE)
     generator = torch.Generator().manual_seed(3)
     turned: Any = rewrite(model, graph, {space.id: scaling(graph, space, generator) for space in graph.free})

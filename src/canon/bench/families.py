@@ -131,7 +131,7 @@ FAMILIES: Final[dict[str, Family]] = {
     "RWKV": Family(
         "RwkvForCausalLM",
         {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32,
-         "intermediate_size": 48, "context_length": 16},
+         "intermediate_size": 48, "context_length": 16, "rescale_every": 0},
         2,
     ),
     "DiT": Family(
@@ -246,9 +246,9 @@ def page(rows: list[dict[str, Any]]) -> str:
         "Made by `python -m canon.bench.families` from `families.json`; do not edit.",
         "",
         "Small configs, random weights, examples made from the config. *Seen*: share of the numbers that the forward "
-        "pass uses with a place in the graph. *Free / hidden*: free spaces, and how many hidden spaces of MLPs, experts "
-        "or gates the model has, each of which should be among them. Attacked with `nso_clique` and `nso_split` at "
-        "ρ = 0.25, permuted and scaled; *drift* is how far outputs moved, of their range.",
+        "pass uses with a place in the graph. *Free / hidden*: free spaces, and how many hidden spaces of MLPs, "
+        "experts or gates the model has, each of which should be among them. Attacked with `nso_clique` and "
+        "`nso_split` at ρ = 0.25, permuted and scaled; *drift* is how far outputs moved, of their range.",
         "",
         "| Family | Class | Front end | Seen | Free / producers | Free / hidden | Drift | Restored | Certified |",
         "|---|---|---|---|---|---|---|---|---|",
@@ -259,7 +259,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         words = ["yes" if row[key] else "no" for key in ("restored", "certified")]
         lines.append(
             f"| {row['family']} | {row['architecture']} | {row['front_end']} | {seen} "
-            f"| {row['free']} / {row['producers']} | {row['free_spaces']} / {row['hidden']} | {drift} | {' | '.join(words)} |"
+            f"| {row['free']} / {row['producers']} | {row['free_spaces']} / {row['hidden']} "
+            f"| {drift} | {' | '.join(words)} |"
         )
     problems = [f"- {row['family']}: {row['problem']}" for row in rows if row["problem"]]
     if problems:

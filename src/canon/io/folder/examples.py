@@ -25,6 +25,7 @@ def config_example(model: nn.Module) -> dict[str, Any]:
     names = list(inspect.signature(model.forward).parameters)
     config = _Values(getattr(model, "config", None))
     generator = torch.Generator().manual_seed(0)
+    diffusion = type(model).__module__.startswith("diffusers.")
     makers: dict[str, Callable[[], Tensor | None]] = {
         "input_ids": lambda: _ids(config, generator),
         "decoder_input_ids": lambda: _ids(config, generator) if config.get("is_encoder_decoder") else None,
@@ -32,12 +33,11 @@ def config_example(model: nn.Module) -> dict[str, Any]:
         "input_features": lambda: _sound(config, generator),
         "input_values": lambda: torch.randn((BATCH, 3200), generator=generator),
         "sample": lambda: _latent(config, generator),
-        "hidden_states": lambda: _latent(config, generator) if config.get("_class_name") else None,
+        "hidden_states": lambda: _latent(config, generator) if diffusion else None,
         "timestep": lambda: torch.full((BATCH,), 7, dtype=torch.int64),
         "encoder_hidden_states": lambda: _context(config, generator),
         "class_labels": lambda: _classes(config, generator),
     }
-    diffusion = bool(config.get("_class_name"))
     found: dict[str, Any] = {}
     for name, make in makers.items():
         if name in names and (diffusion or name not in ("timestep", "encoder_hidden_states", "class_labels")):
