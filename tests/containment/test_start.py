@@ -36,7 +36,7 @@ def learned(model: nn.Module, seed: int, size: float = 0.3) -> nn.Module:
             if weight.ndim > 1:
                 rows, columns = (torch.randn(n, 3, generator=generator) for n in weight.shape)
                 update = rows @ columns.T
-                weight += update * (size * weight.norm() / update.norm())
+                weight.add_(update * (size * weight.norm() / update.norm()))
     return model
 
 

@@ -9,6 +9,7 @@ common start would leave; whose it is, is not decided.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -87,7 +88,8 @@ def _gap(first: Tensor, second: Tensor) -> Tensor:
 def _shared(rows: Tensor, expected: Tensor) -> float:
     """How much of the rows, in squares, lies in directions that several share: all of it if there is one only."""
     beyond = ((rows @ rows.T).square() - expected).fill_diagonal_(0.0)
-    return max(0.0, float(beyond.sum(dtype=torch.float64))) ** 0.5
+    total = max(0.0, float(beyond.sum(dtype=torch.float64)))
+    return math.sqrt(total)
 
 
 def _start(shared: float, changed: float, size: float, bar: float) -> Start:
