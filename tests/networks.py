@@ -159,6 +159,8 @@ FUNCTIONS = (
     elementwise("unbind of positions", lambda x: x.unbind(3)[2].unsqueeze(3)),
     elementwise("cat over positions", lambda x: torch.cat([x, F.relu(x)], 3)),
     elementwise("cat over the batch", lambda x: torch.cat([x, -x], 0)),
+    elementwise("stack before the channels", lambda x: torch.stack([x, F.relu(x)], 1).sum(1)),
+    elementwise("stack behind the channels", lambda x: torch.stack([x, -F.silu(x)], -1).mean(-1)),
     elementwise("in place after a fan-out", lambda x: F.max_pool2d(x, 3, 1, 1) + x.relu_()),
     elementwise("stale name of a value changed in place", lambda x: x.add_(1.5) + x),
     elementwise("detach and clone", lambda x: x.detach().clone().contiguous()),

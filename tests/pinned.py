@@ -107,7 +107,7 @@ PINNED = (
     ),
     pinned(
         "stack",
-        "unknown operation stack",
+        "fixed coordinates",
         lambda net, x: torch.stack([x, net.k]).sum(0),
         k=parameter(2, 6, 8, 8),
     ),

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from canon.attacks import AttackOptions
+from canon.attacks import AttackOptions, attack_with
 from canon.bench import trained
+from canon.bench.baselines import BASELINES
 from canon.bench.cases import Methods
 from canon.bench.lab import Owner, Setup, owner
 from canon.bench.measures import measure
@@ -97,6 +98,46 @@ def test_a_method_that_does_nothing_does_not_restore(setup: Setup, monkeypatch: 
     assert record.metrics["exact_tier1"] is False
     assert not restored(record, "exact")
     assert not record.good
+
+
+class Residual(nn.Module):
+    """A stem and blocks whose outputs are added to it; no block: a plain chain."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 12, 3, padding=1)
+        self.first = nn.ModuleList(nn.Conv2d(12, 10, 3, padding=1) for _ in range(blocks))
+        self.second = nn.ModuleList(nn.Conv2d(10, 12, 3, padding=1) for _ in range(blocks))
+        self.last = nn.Conv2d(12, 8, 3)
+        self.head = nn.Linear(8, 5)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        x = torch.relu(self.stem(images))
+        for first, second in zip(self.first, self.second, strict=True):
+            x = torch.relu(x + second(torch.relu(first(x))))
+        logits: torch.Tensor = self.head(torch.relu(self.last(x)).mean((2, 3)))
+        return logits
+
+
+SEQUENCES = [("nso_split", "nso_clique"), ("nso_clique", "nso_split"), ("nso_zero", "nso_split"), ("mix-opseq",)]
+
+
+@pytest.mark.parametrize("ops", SEQUENCES, ids="-".join)
+@pytest.mark.parametrize("blocks", [0, 1])
+def test_a_single_pass_stops_where_layers_are_added_up(blocks: int, ops: tuple[str, ...]) -> None:
+    """Why the page shows what it shows: sequences with a split, in a residual group, on the paper's attack."""
+    torch.manual_seed(0)
+    net, images = Residual(blocks).eval(), torch.randn(2, 3, 10, 10)
+    options = AttackOptions(ops=ops, ratio=0.5, chain=False, zero_form="in", scale=False)
+    suspect = attack_with(net, images, options).model
+
+    def shapes(model: nn.Module | None) -> list[torch.Size]:
+        assert model is not None
+        return [value.shape for value in model.state_dict().values()]
+
+    assert shapes(suspect) != shapes(net)
+    assert (shapes(BASELINES["single-pass"].recover(suspect, images).model) == shapes(net)) is (blocks == 0)
+    assert shapes(recover(suspect, images).model) == shapes(net)
 
 
 def made_up(scheme: str, attack: str, seed: int = 0, dataset: str = "mnist", **changes: Any) -> Record:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -15,7 +17,9 @@ from canon.bench.records import Record, Store
 from canon.bench.suite import Suite, load_suite
 from canon.bench.tables import suite_page, write_pages
 from canon.bench.tables.document import Figure, Page, Table, markdown, to_html
+from canon.bench.tables.found import FINDINGS, found_page
 from canon.bench.tables.judging import judged
+from canon.bench.tables.landing import landing_page
 from canon.bench.tables.published import published
 from tests.bench.samples import ENVIRONMENT, done, records, recovery
 
@@ -208,3 +212,57 @@ def test_committed_records_belong_to_their_suites_and_are_small() -> None:
     for path in files:
         names = {case.name for case in load_suite(path.stem).cases}
         assert set(Store.open(path.parent, path.stem).records) <= names
+
+
+def test_what_we_found_says_what_the_records_say(tmp_path: Path) -> None:
+    """Numbers of the page, counted again from the bare files."""
+    records = {
+        path.stem: [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+        for path in (RESULTS / "records").glob("*.jsonl")
+    }
+    text = " ".join((RESULTS / "what_we_found.md").read_text(encoding="utf-8").split())
+
+    def count(suite: str, wanted: Callable[[dict[str, Any], dict[str, Any]], bool]) -> int:
+        return sum(wanted(record["case"], record["metrics"]) for record in records[suite])
+
+    single = count("baselines", lambda case, found: case["method"] == "single-pass" and found["tier1_passed"])
+    assert f"the single pass is certified in {single} of 40 cases" in text
+    same = count("no-camouflage", lambda _, found: found["attacked_similarity"] == found["clean_similarity"])
+    assert f"{same} of 360 marks still read" in text
+    apart = count("paper", lambda _, found: found["tier1_canonical"])
+    assert f"of our 360 cells {apart} are certified on canonical forms only" in text
+    untouched = count("clean", lambda _, found: found["untouched"])
+    assert f"in {untouched}/72 cases" in text
+    largest = max(record["metrics"]["tier1_max_rel_err"] for record in records["tolerance"])
+    assert f"ours are at most {largest:.1e}" in text
+    rows = json.loads((RESULTS / "riga_strangers.json").read_text(encoding="utf-8"))["rows"]
+    never = [value for row in rows if row["weight"] == 0 for value in row["strangers"]]
+    assert text.count(f"| {sum(value >= 0.85 for value in never)}/{len(never)} |") == 1
+
+
+def test_nothing_is_found_where_there_is_nothing(tmp_path: Path) -> None:
+    assert found_page({}, tmp_path) is None
+    page = found_page({"clean": records()[4:]}, tmp_path)
+    assert page is not None
+    assert "untouched, bit for bit, in 1/1 cases" in markdown(page)
+    assert "riga" not in markdown(page)
+
+
+@pytest.mark.parametrize("suite", sorted({suite for _, suite, _ in FINDINGS}))
+def test_every_single_record_is_enough_for_a_page(suite: str, tmp_path: Path) -> None:
+    """Whoever measured one case only must get a page, and not an error."""
+    store = Store.open(RESULTS / "records", suite)
+    kinds = {(type(r.case), r.case.scheme, getattr(r.case, "method", None)): r for r in store.records.values()}
+    for record in kinds.values():
+        found_page({suite: [judged(record)]}, tmp_path)
+        landing_page({suite: (Suite(suite, "", "", (record.case,)), [judged(record)])}, [], tmp_path)
+
+
+def test_the_first_page_counts(tmp_path: Path) -> None:
+    found = [*records(), done(recovery("mix-opseq-per-merge-group"), tier1_canonical=True, widths_given=False)]
+    suite = Suite("paper", "A title", "", tuple(record.case for record in found))
+    text = markdown(landing_page({"paper": (suite, found)}, [], tmp_path))
+    assert "| The same: Tier 1 on the models themselves | 2/4 +1° | [paper](paper.md) |" in text
+    assert "| Wrong keys and wrong owners that were believed | 0/6 | [paper](paper.md) |" in text
+    assert "| `paper` | [A title](paper.md) | 6 | 4 | 1 | 1 | 2 | 1 | 2 |" in text
+    assert "Beside the suites" not in text

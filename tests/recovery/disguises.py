@@ -1,7 +1,7 @@
 """Random networks, and disguises of them that are written by hand, without Canon's attacks.
 
-A network is a chain of layers with everything that passes must see through: norms, strides, pooling. Each disguise makes its
-first convolution wider and leaves the function as it is; tests check both.
+A network is a chain of layers with everything that passes must see through: norms, strides, pooling. Each disguise
+makes its second convolution wider and leaves the function as it is; tests check both.
 """
 
 from __future__ import annotations

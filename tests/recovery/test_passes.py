@@ -12,10 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from canon.recovery import RecoveryReport, pipeline, recover
+from canon.errors import UnsupportedModelError
+from canon.recovery import RecoveryReport, recover
 from canon.recovery.passes import PASSES
 from tests.preservation import outputs, relative_error
-from tests.recovery.disguises import Plain, drawn, folded, network, widened
+from tests.recovery.disguises import ACTIVATIONS, Plain, drawn, folded, network, widened
 
 SEEDS = range(20)
 
@@ -108,7 +109,7 @@ CASES: list[tuple[str, str, Callable[[Plain], nn.Module], str, str, float]] = [
     ("unreachable", "dead", dead, "relu", "relu", 1e-10),
     ("unreachable", "held up", held_up, "relu", "relu", 1e-10),
     ("unreachable", "below the floor", below_the_floor, "relu", "relu6", 1e-10),
-    *(("mirrored", f"group, {f}", mirrored_group, f, "none", 1e-10) for f in ("relu", "gelu", "silu", "hardswish", "leaky")),
+    *(("mirrored", f"group, {f}", mirrored_group, f, "none", 1e-10) for f in ACTIVATIONS),
     *(("mirrored", f"copies, {f}", mirrored_copies, f, "none", 1e-10) for f in ("relu", "gelu", "silu", "hardswish")),
     ("faint", "hardly read", hardly_read, "relu", "relu", 1e-8),
     ("faint", "hardly there", hardly_there, "gelu", "relu", 1e-8),
@@ -126,8 +127,7 @@ def after(report: RecoveryReport) -> int:
     ("step", "name", "disguise", "activation", "stem", "tolerance"), CASES, ids=[c[1] for c in CASES]
 )
 def test_widths_come_back(
-    step: str, name: str, disguise: Callable[[Plain], nn.Module], activation: str, stem: str, tolerance: float,
-    monkeypatch: pytest.MonkeyPatch,
+    step: str, name: str, disguise: Callable[[Plain], nn.Module], activation: str, stem: str, tolerance: float
 ) -> None:  # fmt: skip
     for seed in SEEDS:
         plain = network(seed, activation, stem)
@@ -139,10 +139,11 @@ def test_widths_come_back(
         assert relative_error(outputs(result.model, plain.example), clean) < max(1e-9, tolerance / 10)
     without = tuple(known for known in PASSES if known.__name__ != step)
     assert len(without) == len(PASSES) - 1
-    monkeypatch.setattr(pipeline, "PASSES", without)
     if step == "endless":
-        return  # without this pass the model is refused
-    assert after(recover(hidden, plain.example).report) > plain.model[Plain.A].out_channels  # type: ignore[operator]
+        with pytest.raises(UnsupportedModelError, match="infinity"):
+            recover(hidden, plain.example, passes=without)
+        return
+    assert after(recover(hidden, plain.example, passes=without).report) > plain.model[Plain.A].out_channels  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -183,6 +184,8 @@ def test_linear_bases(seed: int, negative: bool) -> None:
     assert relative_error(outputs(hidden, example), outputs(clean, example)) < 1e-10
     result = recover(hidden, example)
     assert [s.after for s in result.report.spaces][:3] == [16, width, 12]
+    without = tuple(known for known in PASSES if known.__name__ != "basis")
+    assert recover(hidden, example, passes=without).report.spaces[1].after == width + more
     assert relative_error(outputs(result.model, example), outputs(clean, example)) < 1e-9
 
 
@@ -190,3 +193,59 @@ def test_a_linear_layer_that_widens_stays() -> None:
     """More channels than inputs are dependent by nature."""
     net = nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 2)).eval()
     assert not recover(net, torch.zeros(2, 4)).report.changed
+
+
+KERNELS = {
+    "same": ("same", 1, "zeros", (1, 1), (1, 1), "same"),
+    "same, one axis": ("same", 1, "zeros", (0, 1), (0, 1), "same"),
+    "one axis": ((1, 1), 1, "zeros", (0, 1), (0, 1), (1, 2)),
+    "dilated": ((2, 2), 2, "zeros", (1, 1), (1, 1), (4, 4)),
+    "circular": ((1, 1), 1, "circular", (1, 1), (1, 1), (2, 2)),
+    "reflected, one axis": ((1, 1), 1, "reflect", (1, 0), (1, 0), (2, 1)),
+    "dilated, same": ("same", 2, "zeros", (1, 0), (1, 0), "same"),
+}
+"""By name: padding, dilation and mode, entries before and after, and the padding that makes room for them."""
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+@pytest.mark.parametrize("name", KERNELS)
+def test_grown_kernels(name: str, groups: int) -> None:
+    padding, dilation, mode, before, behind, room = KERNELS[name]
+    options: Any = {"dilation": dilation, "padding_mode": mode, "groups": groups}
+    plain: Any = nn.Conv2d(8, 8, 3, padding=padding, **options)
+    size = tuple(3 + a + b for a, b in zip(before, behind, strict=True))
+    grown: Any = nn.Conv2d(8, 8, size, padding=room, **options)
+    with torch.no_grad():
+        grown.weight.zero_()
+        grown.weight[:, :, before[0] : before[0] + 3, before[1] : before[1] + 3] = plain.weight
+        grown.bias.copy_(plain.bias)
+    first, last = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 1)
+    clean, hidden = (nn.Sequential(first, nn.ReLU(), c, nn.ReLU(), last).double().eval() for c in (plain, grown))
+    example = torch.randn(2, 3, 12, 12, dtype=torch.float64)
+    assert relative_error(outputs(hidden, example), outputs(clean, example)) < 1e-12
+    found: Any = recover(hidden, example)
+    layer = found.model[2]
+    assert (layer.kernel_size, layer.padding) == ((3, 3), plain.padding)
+    assert torch.equal(layer.weight, plain.weight)
+    assert found.report.cropped == {"2.weight": (3, 3)}
+    assert relative_error(outputs(found.model, example), outputs(clean, example)) < 1e-12
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("inside", [True, False])
+def test_constants_behind_zero_padding(kernel: int, inside: bool) -> None:
+    """Entries of a kernel that never stand on padding read a constant as a bias would; the others do not."""
+    generator = torch.Generator().manual_seed(kernel)
+    a, b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, kernel, padding=kernel // 2)
+    rest = (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 3))
+    hidden: Any = nn.Sequential(a, nn.ReLU(), b, *rest).double().eval()
+    with torch.no_grad():
+        a.weight[[1, 4]] = 0
+        a.bias[[1, 4]] = 0.7  # type: ignore[index]
+        b.weight[:, [1, 4]] = 0
+        place = kernel // 2 if inside else 0
+        b.weight[:, [1, 4], place, place] = torch.randn(6, 2, generator=generator, dtype=torch.float64)
+    example = torch.randn(2, 3, 9, 9, generator=generator, dtype=torch.float64)
+    result = recover(hidden, example)
+    assert result.report.spaces[0].after == (6 if inside else 7)
+    assert relative_error(outputs(result.model, example), outputs(hidden, example)) < 1e-10

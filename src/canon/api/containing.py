@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -14,6 +14,7 @@ from canon.api.recovering import recover
 from canon.errors import RecoveryError
 from canon.graph import trace
 from canon.graph.tensors import tensor_names
+from canon.normal import idle_taps, without_idle_taps
 from canon.verify import register
 from canon.verify.fixed import fixed_tensors
 from canon.verify.forms import conform
@@ -37,6 +38,36 @@ def find(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Lo
     from canon.containment import locate
 
     return locate(compared.suspect, owner.anchor, cast(owner.example, compared.suspect), ancestors=ancestors)
+
+
+def find_without_idle_taps(
+    compared: Compared, owner: Owner, ancestors: Sequence[nn.Module], known: Location
+) -> Location | None:
+    """The owner's network in the suspect, but for entries of kernels that only ever meet padding at this input size.
+
+    None where there are none, where they cannot be what keeps the networks apart, or where it is not all there even so.
+    """
+    from canon.containment import locate
+    from canon.containment.answer import CLOSE
+
+    theirs = {} if owner.model is None else idle_taps(owner.model, owner.example)
+    others = [layer for layer in known.layers if layer.name not in theirs]
+    clean = [layer for layer in others if layer.distinct == layer.channels and layer.worst <= CLOSE]
+    if owner.model is None or not theirs or 2 * len(clean) < len(others):
+        return None
+    example = cast(owner.example, compared.suspect)
+    ours = idle_taps(compared.suspect, example)
+    found = locate(
+        without_idle_taps(compared.suspect, ours),
+        without_idle_taps(owner.model, theirs),
+        example,
+        ancestors=ancestors,
+    )
+    if found.answer != "contained":
+        return None
+    count = sum(int(mask.sum()) for mask in theirs.values())
+    left_out = f"{count} entries of {len(theirs)} kernels, which only meet padding at this input size, were left out"
+    return replace(found, reason=f"{found.reason}; {left_out}", notes=(*found.notes, left_out))
 
 
 def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Location | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.api.comparing import Compared, Example, Owner, compare
-from canon.api.containing import containment_figures, find, fixed_figures, nothing_added
+from canon.api.containing import containment_figures, find, find_without_idle_taps, fixed_figures, nothing_added
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.files import Files
 from canon.api.marks import read_mark
@@ -182,19 +182,20 @@ def judge(
     example = arguments(mine.suspect, example)
     owner = Owner.of(mine.reference, mine.layout_key, example)
     calls = _calls(example, probes)
-    compared = compare(
-        mine.suspect,
-        owner,
-        tolerance=options.tolerance,
-        layers=options.layers,
-        matching=options.matching,
-        recovering=options.recover,
-    )
-    function = function_of(compared, owner, calls)
+    compared, function = _compared(mine, owner, calls)
     if compared.structure is None and not _settled(compared, function):
         location = find(compared, owner, public)
-        compared = replace(compared, location=location)
-        if location.answer == "contained" and options.layers is None:
+        if location.answer != "contained" and compared.housed is None and owner.ambiguous:
+            # Names and order may have paired layers that only their weights tell apart.
+            again, agreed = _compared(mine, owner, calls, by_weights=True)
+            found = None if again.structure is not None else find(again, owner, public)
+            if found is not None and found.coverage > location.coverage:
+                compared, function, location = again, agreed, found
+        if location.answer != "contained" and not _settled(compared, function):
+            location = find_without_idle_taps(compared, owner, public, location) or location
+        if not _settled(compared, function):
+            compared = replace(compared, location=location)
+        if compared.location is not None and location.answer == "contained" and options.layers is None:
             alone = nothing_added(compared, owner, public)
             if alone is not None:
                 compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
@@ -225,21 +226,16 @@ def judge(
 
 
 def _compared(
-    suspect: nn.Module,
-    owner: Owner,
-    options: JudgeOptions,
-    calls: Mapping[str, Sequence[Inputs]],
-    *,
-    by_weights: bool = False,
+    mine: Mine, owner: Owner, calls: Mapping[str, Sequence[Inputs]], *, by_weights: bool = False
 ) -> tuple[Compared, Document]:
     """Networks compared as the options say, and outputs."""
     compared = compare(
-        suspect,
+        mine.suspect,
         owner,
-        tolerance=options.tolerance,
-        layers=options.layers,
-        matching=options.matching,
-        recovering=options.recover,
+        tolerance=mine.options.tolerance,
+        layers=mine.options.layers,
+        matching=mine.options.matching,
+        recovering=mine.options.recover,
         by_weights=by_weights,
     )
     return compared, function_of(compared, owner, calls)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -202,9 +202,17 @@ def _plan_space(
     low, high = options.scale_range
     factors = torch.rand((len(taps), channels.width), generator=generator, dtype=torch.float64)
     gains = dict(zip(taps, factors.mul_(high - low).add_(low), strict=True))
+    for tap in _turnable(graph, space, taps):
+        gains[tap] *= torch.randint(2, (channels.width,), generator=generator) * 2 - 1
     shares = deal_shares(channels, _share_spread(options), generator)
     done = tuple(name for name in program if name not in skipped)
     return SpacePlan(space, place, done, skipped, channels, model, shares, gains)
+
+
+def _turnable(graph: ChannelGraph, space: Space, taps: Sequence[int]) -> list[int]:
+    """Taps behind a gate, whose other branch takes either sign."""
+    gates = {graph.taps[stage.output] for stage in space.stages if stage.kind == "mul"}
+    return [tap for tap in taps if tap in gates & graph.signed_taps]
 
 
 def _check_done(plans: Iterable[SpacePlan]) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 from torch import Tensor, nn
 
 from canon.containment.agreement import Agreement
-from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Updates
+from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Start, Updates
 
 CLOSE: Final = 1e-3
 """Residuals and differences of outputs up to which the owner's numbers are still there."""
@@ -60,6 +60,8 @@ class Findings:
     seed: int = 0
     refitted: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
+    start: Start | None = None
+    """Where a common start explains what was found, the figures that show it."""
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,12 @@ def _count(findings: Findings, *, first: bool) -> _Counts:
 
 def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answer, str]:
     many = f"{everywhere.distinct:,} of {everywhere.channels:,} of the owner's channels were found distinctly"
+    if findings.start is not None:
+        return "not decided", (
+            f"{everywhere.found:,} of {everywhere.channels:,} of the owner's channels are like some of the suspect's, "
+            f"but they differ by {findings.start.changed**0.5:.0%} of their size in directions that many share, "
+            "as only training makes them: two networks trained apart from the same first weights would agree as far"
+        )
     if deep.telling < ENOUGH:
         if findings.owner is not None and _short_of_contained(findings, everywhere) is None:
             return "contained", "every channel of the owner's was found, and the suspect computes what the owner's does"

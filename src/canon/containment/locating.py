@@ -15,11 +15,12 @@ from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
-from canon.containment.location import LocatedLayer, LocatedSpace, Location, Span
+from canon.containment.location import LocatedLayer, LocatedSpace, Location, Span, Start
 from canon.containment.mirrors import mirror_images, with_images
 from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
+from canon.containment.start import start_by_portrait, start_by_weights
 from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
 from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
@@ -170,8 +171,10 @@ def _located(
     ours = outputs_on_probes(extracted.model, example)
     agreed = agreement(theirs, ours)
     refitted: tuple[str, ...] = ()
+    given_found = extracted, found
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
         other = mirror_images(walk)
+        given_found = extracted, other
         again = _extracted(given, owner, example, other)
         names = refit(given.traced, again, other, example)
         better = agreement(theirs, outputs_on_probes(again.model, example))
@@ -202,13 +205,38 @@ def _located(
         notes=_notes(given, heads),
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
-        spans=_spans(given, owner, found, example),
     )
     result = decide(findings)
+    if result.answer not in ("contained", "derived") or result.deep < DERIVED:
+        # Activations can only support what rows do not show.
+        findings = replace(findings, spans=_spans(given, owner, found, example))
+        result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
         # Rows agree; whether all else does is seen in the outputs.
         return decide(replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours)))
+    if result.answer == "derived" and not ancestors and result.deep >= DERIVED:
+        start = _start(*given_found, owner)
+        if start is not None and start.explains:
+            return decide(_explained(findings, start))
     return result
+
+
+def _start(extracted: Traced, found: Mapping[int, Found], owner: Owner) -> Start | None:
+    """How far training apart from the same first weights would explain what was found; None: it cannot be seen."""
+    if owner.traced is not None:
+        return start_by_weights(extracted, owner.traced, found)
+    if any(item.mirrored for item in found.values()):
+        return None  # the owner's columns that are not there cannot be taken out of a key
+    return start_by_portrait(owner.portrait, found, extracted.graph)
+
+
+def _explained(findings: Findings, start: Start) -> Findings:
+    """The same where a common start explains what agrees: beyond the first layers, nothing was found distinctly."""
+    spaces = tuple(
+        s if s.name in findings.first else replace(s, distinct=torch.zeros_like(s.distinct)) for s in findings.spaces
+    )
+    layers = tuple(layer if layer.first else replace(layer, distinct=0) for layer in findings.layers)
+    return replace(findings, spaces=spaces, layers=layers, start=start)
 
 
 def _extracted(given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], found: Mapping[int, Found]) -> Traced:
@@ -305,6 +333,13 @@ def _spaces(graph: ChannelGraph, found: Mapping[int, Found]) -> tuple[LocatedSpa
 
 def _notes(given: Suspect, heads: Sequence[str]) -> tuple[str, ...]:
     notes = [f"the layer '{name}' has another number of outputs, and stays the suspect's" for name in heads]
+    if given.housed is not None:
+        notes.append(f"the suspect is another program; brought into the owner's in {len(given.housed.steps)} steps")
+        for what, names in (
+            ("owner's without a counterpart", given.housed.missing),
+            ("left out", given.housed.surplus),
+        ):
+            notes += [f"{what}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"] if names else []
     if given.form.restored:
         notes.append(f"{len(given.form.restored)} norms that the suspect's layers had taken up were put back")
     if given.form.folded:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.containment.agreement import Agreement
 from canon.verify.alignment import ESTABLISHED
+
+FAR: Final = 0.05
+"""Squared change of rows, relative to their size, that training on makes of a copy at most; networks trained apart were
+seen from 0.06 on."""
 
 Answer = Literal["contained", "derived", "unrelated", "not decided"]
 
@@ -101,6 +105,25 @@ class Updates:
 
     size: float
     """How large what the owner added is, relative to the ancestor."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What the suspect's rows differ in from the owner's, beyond the first layers."""
+
+    changed: float
+    """Squares of the difference, relative to the rows."""
+
+    shared: float
+    """Part of it that lies in directions which many rows share: what training makes, and noise does not."""
+
+    bar: float
+    """From which part on it was training."""
+
+    @property
+    def explains(self) -> bool:
+        """Whether training apart from the same first weights would explain what was found."""
+        return self.changed > FAR and self.shared > self.bar
 
 
 @dataclass(frozen=True, eq=False, repr=False)

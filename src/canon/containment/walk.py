@@ -194,10 +194,22 @@ class Walk:
         )
 
     def _silent(self, space: Space, yardstick: Yardstick) -> Tensor:
-        scales, silent = self.scales[space.id], torch.ones_like(yardstick.still)
-        for tap in {consumer.tap for consumer in space.consumers}:
-            silent &= yardstick.still | (scales[tap] == 0) if tap in scales else yardstick.still
-        return silent if space.consumers else yardstick.still
+        """Which of the owner's channels change nowhere where they are read: nothing enters, or nothing gets through."""
+        if not space.consumers:
+            return yardstick.still
+        scales, taps = self.scales[space.id], self.graph.taps
+        dead: dict[int, Tensor] = {}
+
+        def at(point: int, before: Tensor) -> Tensor:
+            scale = scales.get(taps[point])
+            return before if scale is None else before | (scale == 0)
+
+        for producer in space.producers:
+            dead[producer.point] = at(producer.point, yardstick.still)
+        for stage in space.stages:
+            before = torch.stack([dead.get(point, yardstick.still) for point in stage.inputs]).all(dim=0)
+            dead[stage.output] = at(stage.output, before)
+        return torch.stack([dead.get(c.point, yardstick.still) for c in space.consumers]).all(dim=0)
 
     def _flips(self, space: Space) -> bool:
         """Whether the sign of all that a channel is may be turned: a signed tap that no norm behind it settles."""

@@ -98,6 +98,8 @@ class _Walk:
 
         self.seen: set[int] = set()
         self.signs: dict[int, Array] = {}
+        gates = {graph.taps[stage.output] for stage in space.stages if stage.kind == "mul"}
+        self.gated = gates & graph.signed_taps - graph.fixed_taps
         self.none = np.zeros(space.width)
 
     def choose_signs(self, program: Program) -> None:
@@ -137,12 +139,24 @@ class _Walk:
         if source is not None:
             direction = direction * np.sign(source)[..., None]
             size = size * np.abs(source)
+        self._settle_signs(taps, direction)
         if any(tap in self.signs for tap in taps):
             ones = np.ones_like(self.none)
             sign = np.array([self.signs.get(tap, ones) for tap in taps])
             direction = direction * sign[..., None]
         self.signature.stacks.append(Stack(direction, slack, True))
         self._measure(taps, size, slack)
+
+    def _settle_signs(self, taps: Sequence[int], direction: Array) -> None:
+        """The other branch of a gate has no norm that would settle its signs: what enters first is turned one way.
+
+        Which way is a projection's sign; noise turns as many channels around as it is large.
+        """
+        for index, tap in enumerate(taps):
+            if tap in self.gated and tap not in self.signs and tap not in self.magnitude:
+                numbers = direction.shape[2]
+                side = direction[index] @ np.cos(1.0 + np.arange(numbers))
+                self.signs[tap] = np.where(side < 0, -1.0, 1.0)
 
     def _measure(self, taps: Sequence[int], size: Array, slack: Array | None) -> None:
         """Write the magnitudes down, relative to what entered the tap first."""

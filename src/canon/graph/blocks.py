@@ -6,6 +6,7 @@ rewriting rules from a block to a list of blocks, so nothing that was written do
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -31,6 +32,8 @@ class Blocks:
     def __init__(self) -> None:
         self._width: list[int] = []
         self._rule: dict[int, tuple[int, ...]] = {}
+        self.on_cut: Callable[[int, int], None] = lambda block, at: None
+        """Told before a block is cut."""
 
     def new(self, width: int) -> int:
         """Open a block of `width` channels."""
@@ -68,6 +71,7 @@ class Blocks:
 
     def cut(self, block: int, at: int) -> tuple[int, int]:
         """Cut a resolved block after its first `at` channels."""
+        self.on_cut(block, at)
         left, right = self.new(at), self.new(self._width[block] - at)
         self._rule[block] = (left, right)
         return left, right

@@ -32,7 +32,6 @@ class _Builder:
         self.consumers: dict[int, list[Consumer]] = defaultdict(list)
         self.stages: dict[int, list[Stage]] = defaultdict(list)
         self.names: dict[int, str] = {}
-        self.stretches: dict[tuple[int, int], int] = {}
         self.known: dict[int, tuple[Segment, ...]] = {}
 
     def blocks(self, parts: Parts) -> list[int]:
@@ -71,10 +70,8 @@ class _Builder:
             self.pin(parts, reason, node)
 
     def point(self, part: Part) -> int:
-        """A cut activation is several: its stretches get numbers of their own."""
-        if part.start == 0:
-            return part.point
-        return self.stretches.setdefault((part.point, part.start), len(self.state.points.parent) + len(self.stretches))
+        """A cut activation is several: its stretches have numbers of their own."""
+        return self.state.points.at(part)
 
     def segments(self, parts: Parts) -> tuple[Segment, ...]:
         # What one stage makes the next one reads, the very same parts; the records keep them alive.
@@ -88,7 +85,7 @@ class _Builder:
         for part in self.state.blocks.resolve_parts(parts):
             space = self.space_of.setdefault(part.block, len(self.space_of))
             length = self.state.blocks.width(part.block) * part.repeat
-            tap = self.state.points.find(part.point)
+            tap = self.state.points.find(self.point(part))
             found.append(Segment(space, part.repeat, self.point(part), tap, offset, length))
             offset += length
         return tuple(found)
@@ -177,7 +174,6 @@ def build(
     state.space_of = builder.space_of
     points = state.points
     taps = {p: points.find(p) for p in range(len(points.parent))}
-    taps |= {number: points.find(point) for (point, _), number in builder.stretches.items()}
     for block, index in builder.space_of.items():
         if builder.pins.get(block):
             # What must stay keeps its scale too.

@@ -57,6 +57,26 @@ class Points:
     parent: list[int] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)
     curved: set[int] = field(default_factory=set)
+    stretches: dict[tuple[int, int], int] = field(default_factory=dict)
+    """A cut activation is several: by point and first channel, the point of a stretch that does not begin it."""
+
+    def at(self, part: Part) -> int:
+        """The point of a resolved part."""
+        return part.point if part.start == 0 else self.stretches[part.point, part.start]
+
+    def cut(self, places: Sequence[tuple[int, int]], at: int) -> None:
+        """Stretches that begin at these points and channels are cut in two; what they share stays shared."""
+        made: dict[int, int] = {}
+        for point, start in places:
+            old = self.find(point if start == 0 else self.stretches[point, start])
+            if old not in made:
+                made[old] = self.new()
+                if old in self.fixed:
+                    self.fixed.add(made[old])
+                if old in self.curved:
+                    self.curved.add(made[old])
+            self.stretches[point, start + at] = self.new()
+            self.parent[self.stretches[point, start + at]] = made[old]
 
     def new(self) -> int:
         """A point with a scale of its own."""
@@ -113,6 +133,8 @@ class State:
     def __init__(self) -> None:
         self.blocks = Blocks()
         self.points = Points()
+        self.homes: dict[int, int] = {}
+        self.blocks.on_cut = self._cut
         self.maps: list[MapRecord] = []
         self.stages: list[StageRecord] = []
         self.pins: list[tuple[Parts, str, str]] = []
@@ -155,8 +177,7 @@ class State:
         """These channels must stay as they are."""
         if parts:
             self.pins.append((parts, reason, self.node))
-            for part in parts:
-                self.points.fix(part.point)
+            self.fix(parts)
 
     def pin_value(self, value: object, reason: str) -> None:
         """Pin whatever channels a value has or counts, looking into lists, tuples and dicts."""
@@ -168,7 +189,24 @@ class State:
 
     def open(self, width: int, axis: int) -> Layout:
         """A new space of `width` channels."""
-        return Layout(axis, (Part(self.blocks.new(width), 1, self.points.new()),))
+        return Layout(axis, (self._part(self.blocks.new(width), 1),))
+
+    def _part(self, block: int, repeat: int) -> Part:
+        """A block's channels at a new point."""
+        point = self.points.new()
+        self.homes[point] = block
+        return Part(block, repeat, point)
+
+    def _cut(self, block: int, at: int) -> None:
+        """A block is about to be cut: so is every activation that it stands in."""
+        places = []
+        for point, home in self.homes.items():
+            start = 0
+            for leaf in self.blocks.resolve(home):
+                if leaf == block:
+                    places.append((point, start))
+                start += self.blocks.width(leaf)
+        self.points.cut(places, at)
 
     def bind(self, param: str, axis: int, role: str, parts: Parts) -> None:
         """Tie a tensor's axis to channels. Bound twice, the two become one space and one scale."""
@@ -188,12 +226,17 @@ class State:
         """Two stretches over the same blocks share their scales."""
         a, b = self.blocks.resolve_parts(a), self.blocks.resolve_parts(b)
         for first, second in zip(a, b, strict=True):
-            self.points.unite(first.point, second.point)
+            self.points.unite(self.points.at(first), self.points.at(second))
 
     def fix(self, parts: Parts) -> None:
         """No scale passes here."""
-        for part in parts:
-            self.points.fix(part.point)
+        for part in self.blocks.resolve_parts(parts):
+            self.points.fix(self.points.at(part))
+
+    def curve(self, parts: Parts) -> None:
+        """A nonlinearity reads this, so only positive scale passes."""
+        for part in self.blocks.resolve_parts(parts):
+            self.points.curve(self.points.at(part))
 
     def unite(self, a: Parts, b: Parts, reason: str) -> bool:
         """Make two stretches one; pin both where that cannot be."""
@@ -206,7 +249,7 @@ class State:
     def fresh(self, parts: Parts) -> Parts:
         """The same channels at new points."""
         resolved = self.blocks.resolve_parts(parts)
-        return tuple(Part(p.block, p.repeat, self.points.new()) for p in resolved)
+        return tuple(self._part(p.block, p.repeat) for p in resolved)
 
     def stage(
         self,
@@ -255,8 +298,7 @@ class State:
         output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants, reach=reach)
         self.tie(parts, output)
         if curved:
-            for part in output:
-                self.points.curve(part.point)
+            self.curve(output)
         return output
 
     def inhomogeneous(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from math import prod
+from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
@@ -14,6 +15,10 @@ from canon.graph.sizes import update_sizes
 from canon.graph.tensors import tensor_names
 from canon.normal.chains import Written
 from canon.normal.nodes import Affine, Linear, Node, NotNormal
+
+
+MOST_BLANK: Final = 1 << 28
+"""Numbers of the largest tensor that stands where the suspect has none."""
 
 
 class Builder:
@@ -148,6 +153,8 @@ class Builder:
                 if name in stage.params.values():
                     grown = widths.get(space.id, space.width) - space.width
                     made[stage.axis] += grown * stage.repeat
+        if prod(made) > MOST_BLANK:
+            raise NotNormal("a layer without a counterpart is too large", where=name)
         return tuple(made)
 
     def length(self, segments: Any, widths: Mapping[int, int]) -> int:

@@ -1,8 +1,8 @@
 """Kernels that were grown with zeros: cropped where the layer itself says how, axis by axis.
 
 What a layer's padding, dilation and mode are stands in the module. Entries of zeros at both ends of an axis go together
-with the padding that made room for them: as many on either side for padding given as numbers, whatever the mode is; under
-`same` also on one side alone, where that leaves the padding before the kernel as it must be.
+with the padding that made room for them: as many on either side for padding given as numbers, whatever the mode is;
+under `same` also on one side alone, where that leaves the padding before the kernel as it must be.
 """
 
 from __future__ import annotations

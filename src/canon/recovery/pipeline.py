@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ from canon.recovery.facts import Facts, Subject
 from canon.recovery.hollow import crop, hollow_kernels
 from canon.recovery.kernels import crop_kernels
 from canon.recovery.partition import Classes, Refinement
-from canon.recovery.passes import PASSES
+from canon.recovery.passes import PASSES, Pass
 from canon.recovery.passes.compact import compact
 from canon.recovery.probe import ProbeOptions, probe_classes
 from canon.recovery.report import RecoveryReport, space_reports
@@ -73,6 +73,7 @@ def recover(
     sanity_check: bool = True,
     options: Any = None,
     progress: Progress | None = None,
+    passes: Sequence[Pass] = PASSES,
 ) -> RecoveryResult:
     """Undo structural obfuscation of a model, from the model alone.
 
@@ -85,6 +86,7 @@ def recover(
         sanity_check: Run both models and compare.
         options: For `probe`, a `ProbeOptions`.
         progress: Called as the work goes on.
+        passes: What to look for, with the method `exact`.
 
     A merge that turns out to be wrong is taken back, and nothing is raised because of it: at worst the model stays as
     it is.
@@ -99,7 +101,7 @@ def recover(
     check_finite(tensors, compared(graph) | endless_shifts(graph, tensors) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
-    run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock)
+    run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock, tuple(passes))
     tolerance = Tolerance.for_tensors(tensors.values())
     for attempt in (tolerance, tolerance.strict()):
         # Tolerances leave room for noise. Somebody may have hidden real differences in that room.
@@ -123,6 +125,7 @@ class _Run:
     options: Any
     progress: Progress | None
     clock: Clock
+    passes: tuple[Pass, ...]
 
     def attempt(self, tolerance: Tolerance, barred: frozenset[int]) -> RecoveryResult | None:
         """A compact model that computes the same; None: it does not.
@@ -135,7 +138,7 @@ class _Run:
         subject = Subject(self.graph, tensors, tolerance, self.widths)
         subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
-            history = run(subject, PASSES if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
+            history = run(subject, self.passes if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
             changed = dict(history.changed)
             cropped, rings = crop_kernels(history.subject.graph, ChainMap(changed, tensors), history.rings)
             changed.update(cropped)

@@ -34,7 +34,8 @@ def brought(
     try:
         owner = reference if reference is not None else outline.model()  # type: ignore[union-attr]
         found = house(suspect, owner, example, turned=turned)
-    except (CanonError, ValueError, RuntimeError) as error:
+    except (CanonError, ValueError, RuntimeError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
+        # A key's program is a stranger's data: its layers may fit in name only.
         return None, str(error)
     if not found.whole and 2 * len(found.missing) > sum(1 for m in found.model.modules() if [*m.parameters(False)]):
         return None, f"{len(found.missing)} layers have no counterpart in the suspect, first '{found.missing[0]}'"

@@ -113,8 +113,7 @@ def prelu(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
         return None
     output = state.stage("slope", [x.layout.parts], params={"weight": weight.param})
     state.tie(x.layout.parts, output)
-    for part in output:
-        state.points.curve(part.point)
+    state.curve(output)
     state.bind(weight.param, 0, "slopes", output)
     return Layout(x.layout.axis, output)
 
@@ -139,14 +138,15 @@ def glu(state: State, call: Call, x: Value, dim: int = -1) -> Layout | None:
 def gate(state: State, a: Parts, b: Parts) -> Parts:
     """A product of two activations: scale and sign of one pass if the other's is fixed."""
     a, b = state.blocks.resolve_parts(a), state.blocks.resolve_parts(b)
-    output = state.stage("mul", [a, b])
+    output, points = state.stage("mul", [a, b]), state.points
     for x, y, z in zip(a, b, output, strict=True):
-        if state.points.find(x.point) == state.points.find(y.point):
-            state.points.fix(x.point)
-        elif state.points.is_fixed(x.point):
-            x, y = y, x
-        state.points.fix(y.point)
-        state.points.unite(x.point, z.point)
+        first, second = points.at(x), points.at(y)
+        if points.find(first) == points.find(second):
+            points.fix(first)
+        elif points.is_fixed(first):
+            first, second = second, first
+        points.fix(second)
+        points.unite(first, points.at(z))
     return output
 
 

@@ -46,6 +46,25 @@ def cat(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> 
     return Layout(axis, output)
 
 
+@rule("stack")
+def stack(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> Layout | None:
+    """Values side by side along a new axis: all of them are one space."""
+    values = [v for v in tensors if isinstance(v, Value)]
+    layouts = [v.layout for v in values if v.layout is not None]
+    if not layouts:
+        return None
+    first, dim = layouts[0], int(dim) % call.rank
+    if len(layouts) < len(tensors) or any(layout.axis != first.axis for layout in layouts):
+        state.pin_value(values, "stack with a value that has fixed coordinates, or other axes")
+        return None
+    output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False, reach="other")
+    for layout in layouts[1:]:
+        if not state.unite(first.parts, layout.parts, "stack of differently cut axes"):
+            return None
+        state.tie(first.parts, layout.parts)
+    return Layout(first.axis + (dim <= first.axis), output)
+
+
 def _parts(state: State, value: Value, axis: int) -> Parts:
     if value.layout is not None:
         return value.layout.parts
@@ -309,6 +328,6 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
 
 
 __all__ = [
-    "VIEWS", "cat", "chunk", "cut", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "unbind",
+    "VIEWS", "cat", "chunk", "cut", "expand", "flatten", "getitem", "move", "pick", "reshape", "split", "stack", "unbind",
     "unflatten", "unit_axes",
 ]  # fmt: skip

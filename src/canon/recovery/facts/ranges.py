@@ -22,7 +22,8 @@ from canon.recovery.facts.following import Following
 from canon.recovery.facts.subject import Subject, by_row
 
 Interval = tuple[Array, Array, Array]
-"""Lowest and highest value of each channel, and how many numbers had to have the right sign for that."""
+"""Lowest and highest value of each channel, and how many numbers had to have the right sign for that; or, as a negative
+number, how many had to be small."""
 
 Ends = tuple[Array, Array]
 """Lowest and highest value alone."""
@@ -78,7 +79,11 @@ class Ranges(Following[Interval]):
         Over few inputs, the signs of honest weights agree by chance: a channel counts where that is not to be expected.
         """
         low, high, evidence = self.at(space, point)
-        return np.where((low == high) & (space.width * 0.5**evidence <= CHANCE), low, np.nan)
+        return np.where((low == high) & (space.width * 0.5 ** np.abs(evidence) <= CHANCE), low, np.nan)
+
+    def by_size(self, space: Space, point: int) -> Array:
+        """By channel: whether its range is known because its row is small, whatever the signs in it."""
+        return np.asarray(self.at(space, point)[2] < 0)
 
     def special(self, space: Space) -> bool:
         """Whether more may be known of some channels than that their activations have a range."""
@@ -109,7 +114,7 @@ class Ranges(Following[Interval]):
         if np.isfinite(bounds).all():
             low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
             low, high = low + bias, high + bias
-            evidence = np.full(count, float(source.shape[1:].numel()))
+            evidence = np.full(count, -float(source.shape[1:].numel()))
         rows = self._candidates(linear, source)
         if not rows.size:
             return low, high, evidence

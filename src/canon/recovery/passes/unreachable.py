@@ -41,14 +41,12 @@ def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
 
 
 def _ordinary(space: Space, facts: Facts) -> Array:
-    """Channels of about the usual size: those that a norm has all but switched off may be the owner's."""
-    found = np.ones(space.width, dtype=bool)
+    """Channels that signs hold, or of about the usual size: what a norm has all but switched off may be the owner's."""
     for stage in space.stages:
         if stage.kind == "activation" and stage.reach == "pointwise":
             size = facts.sizes.at(space, stage.inputs[0])[0]
-            found &= size >= USUAL * np.median(size)
-            break
-    return found
+            return np.asarray((size >= USUAL * np.median(size)) | ~facts.ranges.by_size(space, stage.inputs[0]))
+    return np.ones(space.width, dtype=bool)
 
 
 def _moving(subject: Subject, space: Space) -> Array:
