@@ -35,7 +35,7 @@ def test_one_layer_in_training_mode() -> None:
 
 
 def test_not_a_module() -> None:
-    with pytest.raises(TraceError, match=r"expected a torch\.nn\.Module, got dict\. Build the model first"):
+    with pytest.raises(TraceError, match=r"expected a torch\.nn\.Module, got dict\. Build the model and load"):
         trace({"weight": torch.zeros(1)}, EXAMPLE)  # type: ignore[arg-type]
 
 
