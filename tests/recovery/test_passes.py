@@ -27,7 +27,8 @@ def columns_like(plain: Plain, count: int) -> Tensor:
 
 def rows_like(plain: Plain, count: int) -> Tensor:
     shape = plain.model[Plain.A].weight.shape[1:]
-    return drawn(plain, count, *shape) / float(shape.numel()) ** 0.5
+    rows: Tensor = drawn(plain, count, *shape) / shape.numel() ** 0.5
+    return rows
 
 
 def dead(plain: Plain) -> nn.Module:
