@@ -104,7 +104,8 @@ class Builder:
         widths = self.widths()
         for node in self.program.nodes:
             name = str(node.target)
-            if name in self.made or node.op not in ("call_module", "get_attr"):
+            made = name in self.made or name.rpartition(".")[0] in self.made
+            if made or node.op not in ("call_module", "get_attr"):
                 continue
             found: Any = self.owner
             for part in name.split("."):

@@ -209,6 +209,8 @@ class _Lowering:
             return plain
         if name in SUMS or name in PRODUCTS or name in QUOTIENTS:
             return self.arithmetic(node, name, inputs) or plain
+        if name == "linear":
+            return self.linear(inputs) or plain
         if name in ("cat", "concat", "concatenate"):
             listed = node.args[0] if node.args else node.kwargs.get("tensors")
             dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
@@ -223,6 +225,17 @@ class _Lowering:
             if found is not None:
                 return self.spelled(inputs, *found)
         return self.reshaped(node, name, inputs) or plain
+
+    def linear(self, inputs: list[Node]) -> Node | None:
+        """`F.linear` with the tensors of a layer that could have been called instead."""
+        if len(inputs) < 2 or inputs[0].kind == "tensor" or any(value.kind != "tensor" for value in inputs[1:]):
+            return None
+        home = inputs[1].name.rpartition(".")[0]
+        module = self.model.get_submodule(home)
+        own = [f"{home}.{name}" for name, _ in module.named_parameters()]
+        if type(module) is not nn.Linear or hooked(module) or [value.name for value in inputs[1:]] != own:
+            return None
+        return Node("linear", inputs[:1], value=Linear(module.weight, module.bias, name=home))
 
     def reshaped(self, node: fx.Node, name: str, inputs: list[Node]) -> Node | None:
         """A reshape that is a flatten, however its sizes were told."""
