@@ -12,7 +12,7 @@ from torch import nn
 from canon.api.comparing import Compared, Owner
 from canon.api.recovering import recover
 from canon.errors import RecoveryError
-from canon.graph import trace
+from canon.graph import Space, trace
 from canon.graph.tensors import tensor_names
 from canon.normal import idle_taps, without_idle_taps
 from canon.verify import register
@@ -149,12 +149,17 @@ def _shares(location: Location, owner: Owner) -> tuple[dict[str, float], dict[st
         layer.name: (layer.distinct if layer.name in given else layer.found) / max(1, layer.channels)
         for layer in location.layers
     }
-    heads = {name for name, spaces in rows.items() if not any(space.consumers for space in spaces)}
+    # What attention or a recurrence reads is not read by a layer either; a head's rows are outputs of the model.
+    heads = {name for name, spaces in rows.items() if all(_is_output(space) for space in spaces)}
     kept = {name: shape for name, shape in shapes.items() if name not in heads}
     return (
         {name: found.get(name, 0.0) for name in kept},
         {name: int(torch.Size(shape).numel()) for name, shape in kept.items()},
     )
+
+
+def _is_output(space: Space) -> bool:
+    return not space.consumers and any(pin.reason == "model output" for pin in space.pins)
 
 
 def _is_table(name: str, owner: Owner) -> bool:

@@ -35,7 +35,7 @@ FLOAT: Final = 1e-4
 ROUGH: Final = 0.25
 """The same for numbers that are drawn afresh in every run."""
 
-DRAWN: Final = ("containment", "answers.network", "verdict.reason")
+DRAWN: Final = ("containment", "answers.network", "verdict.reason", "certificate.histogram")
 """Fields, and what is below them, that depend on what a run draws."""
 
 DRAWN_WITH: Final = ("watermark.controls", "watermark.p_value", "answers.mark.p_value", "answers.mark.reason")

@@ -89,7 +89,7 @@ def recover(
 
     talker = Talker(as_json)
     if method not in METHODS:
-        raise typer.BadParameter(f"there is no method '{method}'; choose one of: {', '.join(METHODS)}")
+        raise typer.BadParameter(f"unknown recovery method '{method}'; choose one of: {', '.join(METHODS)}")
     place = parse_device(device)
     check_format(out)
     is_page = report is not None and report.suffix.lower() in (".html", ".htm")

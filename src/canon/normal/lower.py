@@ -141,7 +141,7 @@ class _Lowering:
         if node.op == "get_attr":
             value: Any = self.model
             for part in str(node.target).split("."):
-                value = getattr(value, part)
+                value = getattr(value, part, None)  # a constant of the code stands in no model
             if not isinstance(value, Tensor):
                 raise NotNormal("the program reads something that is no tensor", where=str(node.target))
             return Node("tensor", value=value, name=str(node.target), shape=tuple(value.shape))

@@ -95,7 +95,7 @@ def _operation(model: nn.Module, node: fx.Node, numbers: Mapping[fx.Node, int], 
     elif node.op == "get_attr":
         value: Any = model
         for part in str(target).split("."):
-            value = getattr(value, part)
+            value = getattr(value, part, None)  # a constant of the code stands in no model
         if not isinstance(value, Tensor):
             raise _NoData
         layers.setdefault(str(target), ["tensor", _kind(value)])

@@ -62,6 +62,7 @@ ENOUGH_PORTRAIT: Final = 32
 MOST_PORTRAIT: Final = 64
 """Coarse numbers per row. From 64 on more of them tell nothing new."""
 
+_NAMES_BYTES: Final = 12_000
 _HEADER_BYTES: Final = 24_000
 _LARGEST_WIDTH: Final = 1 << 24
 
@@ -217,7 +218,7 @@ def register(
     scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
     cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
     program = _program(traced)
-    header = _HEADER_BYTES + (0 if program is None else len(program.packed()))
+    header = max(_HEADER_BYTES, _NAMES_BYTES + (0 if program is None else len(program.packed())))
     room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - header - 4 * scales - cost.fixed
     tight = numbers is None and room < 4 * FEWEST * channels + ENOUGH_PORTRAIT * cost.each
     if numbers is None:
