@@ -65,7 +65,7 @@ def test_a_file_comes_back_as_the_model_does(tmp_path: Path, shards: int) -> Non
     written, expected = load_file(str(tmp_path / "out.safetensors")), recover(model, example)
     assert written.keys() == expected.model.state_dict().keys()
     for name, tensor in expected.model.state_dict().items():
-        assert torch.equal(written[name], tensor), name
+        assert torch.allclose(written[name], tensor, rtol=1e-5, atol=1e-7), name  # sketches are drawn anew
     assert {name: t.shape for name, t in written.items()} == {name: t.shape for name, t in clean.state_dict().items()}
     assert report.parameters == expected.report.parameters
     assert (report.removed, report.merged) == (expected.report.removed, expected.report.merged)

@@ -26,6 +26,12 @@ def same(first: nn.Module, second: nn.Module) -> bool:
     return list(a) == list(b) and all(torch.equal(tensor, b[name]) for name, tensor in a.items())
 
 
+def near(first: nn.Module, second: nn.Module) -> bool:
+    """The same but for rounding: factors are measured with sketches that every run draws anew."""
+    a, b = first.state_dict(), second.state_dict()
+    return list(a) == list(b) and all(torch.allclose(tensor, b[name], rtol=1e-6) for name, tensor in a.items())
+
+
 @given(networks(), st.sampled_from(OPS), st.sampled_from([0.2, 0.6, 1.0]), st.integers(0, 99))
 def test_an_attack_is_undone(network: nn.Module, ops: list[str], ratio: float, seed: int) -> None:
     model = randomize(network, seed)
@@ -40,7 +46,7 @@ def test_an_attack_is_undone(network: nn.Module, ops: list[str], ratio: float, s
     first, second = recover(attacked, EXAMPLE), recover(attacked, EXAMPLE)
     assert shapes(first.model) == shapes(clean), first.report.table()
     assert relative_error(outputs(first.model, EXAMPLE), expected) <= 1e-9
-    assert same(first.model, second.model), "the same model gives another result"
+    assert near(first.model, second.model), "the same model gives another result"
     assert all(torch.equal(tensor, before[name]) for name, tensor in attacked.state_dict().items())
     again = recover(first.model, EXAMPLE)
     assert not again.report.changed, again.report.table()

@@ -229,7 +229,8 @@ def test_alignment_never_sees_the_message(owner: Owner) -> None:
     states = [found.aligned.state_dict() for found in results if found.aligned is not None]
     assert len(states) == 3
     for state in states[1:]:
-        assert all(torch.equal(state[name], tensor) for name, tensor in states[0].items())
+        # The same but for rounding: recovery draws its sketches anew in every run.
+        assert all(torch.allclose(state[name], tensor, rtol=1e-4, atol=1e-6) for name, tensor in states[0].items())
 
 
 # -- usage -----------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class Tolerance:
             return Tolerance(equal=3e-2, zero=1e-2, rounding=rounding, smallest=smallest, residue=residue)
         if dtype == torch.float16:
             return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding, smallest=smallest, residue=residue)
-        return Tolerance(equal=1e-2, zero=4e-3, rounding=rounding, smallest=smallest, residue=residue)
+        return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding, smallest=smallest, residue=residue)
 
     def strict(self) -> Tolerance:
         """What rounding alone explains: no room for noise, and so none to hide in."""
