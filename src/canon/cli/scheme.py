@@ -25,7 +25,7 @@ Alone = Annotated[bool, typer.Option("--alone", help="Leave out Canon's own sche
 
 @app.callback()
 def _group() -> None:
-    pass
+    """Keep `test` a word of its own: typer makes a lone verb the whole command."""
 
 
 @app.command("test", epilog=examples("canon scheme test uchida17", "canon scheme test uchida17 --alone --json"))
