@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from canon._files import atomic_path, check_output
-from canon.bench.cases import KINDS
+from canon.bench.extensions import case_class, kinds
 from canon.bench.records import Record, Store, suites_in
 from canon.errors import BenchError, MissingExtraError
 
@@ -63,7 +63,8 @@ def export(folder: Path, target: Path, suites: Iterable[str] = (), *, force: boo
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Every column that some row has: what names a case first, the rest in order."""
-    first = ["suite", "name", "kind", *dict.fromkeys(field.name for kind in KINDS.values() for field in fields(kind))]
+    of_cases = dict.fromkeys(field.name for kind in kinds() for field in fields(case_class(kind)))
+    first = ["suite", "name", "kind", *of_cases]
     present = dict.fromkeys(name for row in rows for name in row)
     return [name for name in first if name in present] + sorted(present.keys() - set(first))
 

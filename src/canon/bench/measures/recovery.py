@@ -8,10 +8,9 @@ from canon import watermarks
 from canon.api import recover
 from canon.bench.cases import Recovery
 from canon.bench.lab import Owner, Setup, owner, stranger
-from canon.bench.measures.attacked import attacked_model, certified, note_certificate, widths_differ
+from canon.bench.measures.attacked import attacked_model, certified, count, note_certificate, widths_differ
 from canon.bench.measures.claims import STRONG, Hearing, similarity, told
 from canon.bench.measures.sheet import Sheet, short
-from canon.bench.subjects import count
 from canon.graph import trace
 from canon.verify.mark import Tier2
 
