@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import canon
-from canon.bench.environment import environment
+from canon._environment import environment
 from canon.errors import CanonError
 from canon.graph import arguments
 from canon.graph.outline import seen_share

@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from canon._environment import environment
 from canon._files import write_text
-from canon.bench.environment import environment
 from canon.errors import BenchError
 
 Case = TypeVar("Case")

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from canon import zoo
+from canon._environment import environment
 from canon._files import write_text
 from canon.attacks import AttackOptions, attack_with
 from canon.bench.cases import Training
-from canon.bench.environment import environment
 from canon.bench.lab import Setup, trained
 from canon.bench.run import CACHE
 from canon.graph import ChannelGraph, Space, trace

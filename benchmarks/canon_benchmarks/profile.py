@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from canon import zoo
+from canon._environment import environment
 from canon._files import write_text
-from canon.bench.environment import environment
 from canon.bench.measures.attacked import count
 from canon.recovery import recover
 from canon_benchmarks.clock import time_of

@@ -19,9 +19,9 @@ from typing import Any, Final
 import torch
 
 from canon import watermarks
+from canon._environment import environment
 from canon._files import write_text
 from canon.attacks import attack
-from canon.bench.environment import environment
 from canon.recovery import recover
 from canon.watermarks import Dataset, Embedding, Message, Scheme, TrainOptions
 from canon.watermarks.interface import Target

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from canon.bench.executors import EXECUTORS
+from canon.bench.executors import executors
 from canon.bench.lab import Setup
 from canon.bench.records import Record, Store
 from canon.bench.run import CACHE, OUT, RunOptions, default_executor, line, run_suite, spell
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--device", default="cpu", help="where to compute: cpu, cuda")
     parser.add_argument(
         "--executor",
-        choices=EXECUTORS,
+        choices=executors(),
         help="default: processes where there are several jobs, ray where there is an address",
     )
     parser.add_argument("--jobs", type=int, default=1, help="cases beside each other")

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from canon._environment import environment
 from canon._files import write_text
 from canon.attacks import attack
-from canon.bench.environment import environment
 from canon.bench.measures import exact_arithmetic
 from canon.bench.measures.attacked import count
 from canon.containment import locate

@@ -17,8 +17,8 @@ from typing import Any, Final
 import torch
 
 from canon import zoo
+from canon._environment import environment
 from canon._files import write_text
-from canon.bench.environment import environment
 from canon_benchmarks import performance
 from canon_benchmarks.attack_time import measure_attack, measure_growth
 from canon_benchmarks.clock import read_bandwidth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from canon import watermarks, zoo
-from canon.bench.presets import train_options
+from canon.zoo.training import train_options
 from canon_benchmarks.micro import Measurement
 
 SCHEME = "uchida17"

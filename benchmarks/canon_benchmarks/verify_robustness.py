@@ -21,11 +21,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from canon import watermarks, zoo
+from canon._environment import environment
 from canon._files import write_text
 from canon.api import Judgement, judge
 from canon.attacks import attack
-from canon.bench.environment import environment
-from canon.bench.measures.claims import STRONG
+from canon.bench.measures.recovery import STRONG
 from canon.verify import register
 from canon.watermarks import Dataset, TrainOptions
 from canon_benchmarks.grid import Record

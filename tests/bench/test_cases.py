@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from canon.bench.cases import TWIN, Case, Recovery, Training, read_case
-from canon.bench.extensions import blocks_of, case_class, kinds, measure_of
+from canon.bench.extensions import kinds, part_of
 from canon.bench.suite import load_suite, suite_names
 from canon.errors import BenchError
 from canon_benchmarks.cases import Clean
@@ -54,7 +54,7 @@ def test_a_case_must_be_complete() -> None:
 
 def test_every_kind_is_measured_and_shown() -> None:
     for kind in kinds():
-        assert issubclass(case_class(kind), Case)
-        assert case_class(kind).kind == kind
-        assert callable(measure_of(kind))
-        assert callable(blocks_of(kind))
+        assert issubclass(part_of(kind, "case"), Case)
+        assert part_of(kind, "case").kind == kind
+        assert callable(part_of(kind, "measure"))
+        assert callable(part_of(kind, "blocks"))

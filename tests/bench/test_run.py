@@ -18,11 +18,11 @@ import pytest
 from canon.bench import trained
 from canon.bench.cases import TWIN, Recovery, Training
 from canon.bench.lab import Setup
-from canon.bench.presets import train_options
 from canon.bench.records import Record, Store
 from canon.bench.run import RunOptions, Summary, run_suite
 from canon.bench.suite import Suite, load_suite
 from canon.errors import BenchError
+from canon.zoo.training import train_options
 from canon_benchmarks.cases import Clean
 from canon_benchmarks.run import Lines, main
 

@@ -13,13 +13,13 @@ from canon.attacks import AttackOptions, attack_with
 from canon.bench import trained
 from canon.bench.lab import Owner, Setup, owner
 from canon.bench.measures import measure
-from canon.bench.presets import train_options
 from canon.bench.records import Record
 from canon.bench.suite import Suite
 from canon.bench.tables import suite_page
 from canon.bench.tables.document import Table, markdown
 from canon.graph import trace
 from canon.recovery import recover
+from canon.zoo.training import train_options
 from canon_benchmarks.baselines import BASELINES
 from canon_benchmarks.cases import Methods, drawn_anchor
 from canon_benchmarks.tables.methods import restored

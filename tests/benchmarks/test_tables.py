@@ -16,10 +16,11 @@ from canon.bench.cases import CLEAN, Training
 from canon.bench.records import Record, Store
 from canon.bench.suite import Suite, load_suite
 from canon.bench.tables import suite_page, write_pages
-from canon.bench.tables.document import Figure, Page, Table, markdown, to_html
+from canon.bench.tables.document import Figure, Page, Table, markdown
 from canon.bench.tables.training import judged
 from canon_benchmarks.cases import Baseline, Runtime, Tolerance
 from canon_benchmarks.tables.found import FINDINGS, found_page
+from canon_benchmarks.tables.html import to_html
 from canon_benchmarks.tables.landing import landing_page
 from canon_benchmarks.tables.published import published
 from tests.bench.samples import ENVIRONMENT, done, records, recovery

@@ -13,11 +13,13 @@ from canon import watermarks
 from canon.api import Judgement, judge
 from canon.attacks import attack
 from canon.attacks.after import Finetune, Step, parse
-from canon.bench.lab import Owner, Setup, dataset_for, owner, robust_key
+from canon.bench.cases import Training
+from canon.bench.lab import Owner, Setup, dataset_for, owner, through_a_file
 from canon.bench.measures.attacked import Refused, count
 from canon.bench.measures.sheet import Sheet, short
 from canon.containment import locate
 from canon.errors import AttackError
+from canon.verify import LayoutKey, register
 from canon.verify.mark import p_value
 from canon_benchmarks.cases import UNCHANGED, Changed
 
@@ -47,7 +49,7 @@ def measure_changed(case: Changed, setup: Setup, sheet: Sheet) -> None:
     sheet.begin()
     _note(sheet, "reference", judge(suspect, mine.example, reference=mine.model, watermark_key=mine.key))
     sheet.lap("judge")
-    for way, key in (("robust", robust_key(setup, case.training)), ("key", mine.layout_key)):
+    for way, key in (("robust", _robust_key(setup, case.training)), ("key", mine.layout_key)):
         sheet.begin()
         found = locate(suspect, key, mine.example)
         sheet.lap(f"locate_by_{way}")
@@ -68,6 +70,13 @@ def _suspect(case: Changed, setup: Setup, mine: Owner, sheet: Sheet) -> nn.Modul
         raise Refused(error.message) from error
     sheet.lap("change")
     return changed
+
+
+@functools.lru_cache(maxsize=2)
+def _robust_key(setup: Setup, training: Training) -> LayoutKey:
+    """The owner's robust layout key, as read back from its file."""
+    mine = owner(setup, training)
+    return through_a_file(register(mine.model, mine.example, robust=True))[0]
 
 
 @functools.lru_cache(maxsize=1)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import Any
 
-from canon.bench.measures.claims import STRONG
+from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
 from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, values_of
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table

@@ -41,7 +41,8 @@ def found_page(found: Mapping[str, Records], beside: Path) -> Page | None:
         return None
     first = Paragraph(
         "Every place where our numbers differ from the paper's, and why. All numbers are drawn from the records beside "
-        "this page by `canon bench report`; the paper's stand in `benchmarks/canon_benchmarks/paper_tables.toml`. Where a reason "
+        "this page by `canon bench report`; the paper's stand in `benchmarks/canon_benchmarks/paper_tables.toml`. "
+        "Where a reason "
         "is not measured, it says “likely” or “not known”."
     )
     return Page(NAME, "What we found", (first, *blocks))

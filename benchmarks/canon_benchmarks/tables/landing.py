@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from canon.bench.cases import TWIN, Recovery
-from canon.bench.measures.claims import STRONG
+from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
 from canon.bench.suite import Suite
 from canon.bench.tables.common import CANONICAL, all_of, by, distinct, passes, values_of

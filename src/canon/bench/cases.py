@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from canon.bench.extensions import case_class
+from canon.bench.extensions import part_of
 from canon.errors import BenchError
 
 if TYPE_CHECKING:
@@ -90,10 +90,7 @@ class Case:
 
 
 def one_of(what: str, name: str, known: tuple[str, ...]) -> None:
-    """Raise an error for a name that is not known.
-
-    >>> one_of("style", "bold", ("plain", "bold"))
-    """
+    """Raise an error for a name that is not known."""
     if name not in known:
         raise BenchError(f"no {what} is called '{name}'", hint=f"There are: {', '.join(known)}")
 
@@ -176,7 +173,7 @@ def read_case(values: Mapping[str, Any]) -> Case:
     """
     given = dict(values)
     kind = given.pop("kind", None)
-    cls = case_class(kind)
+    cls = part_of(kind, "case")
     known = {field.name: field for field in fields(cls)}
     for name in given:
         if name not in known:

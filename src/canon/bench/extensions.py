@@ -5,7 +5,9 @@ A package names a module under the entry point group `canon.bench`, and that mod
     [project.entry-points."canon.bench"]
     mine = "my_package"
 
-Everything is named as `module:attribute` and imported when it is needed, so that listing suites stays quick.
+A kind of case lies in three places of its package, and is imported when it is needed. That of `tolerance` is the class
+`cases.Tolerance`, the function `measures.tolerance.measure_tolerance` of a case, a `Setup` and a `Sheet`, which it
+fills, and the function `tables.tolerance.tolerance_blocks` of a suite's name and records, which shows them on a page.
 """
 
 from __future__ import annotations
@@ -13,45 +15,38 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from importlib.resources import files
 from pkgutil import resolve_name
 from typing import Any, Final
 
+from canon._plugins import entry_points
 from canon.errors import BenchError
 
 GROUP: Final = "canon.bench"
 SUFFIX: Final = ".toml"
 """Of the files of suites."""
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of case, in three names."""
-
-    case: str
-    """A subclass of `canon.bench.cases.Case`."""
-
-    measure: str
-    """A function of a case, a `Setup` and a `Sheet`, which it fills."""
-
-    blocks: str
-    """A function of a suite's name and records, which gives the blocks of a page."""
+PARTS: Final = {
+    "case": "cases:{title}",
+    "measure": "measures.{kind}:measure_{kind}",
+    "blocks": "tables.{kind}:{kind}_blocks",
+}
+"""Where the parts of a kind of case lie."""
 
 
 @dataclass(frozen=True)
 class Extension:
-    """What a package brings."""
+    """What a package brings; functions and classes are named as `module:attribute`."""
 
-    name: str
-    kinds: Mapping[str, Kind] = field(default_factory=dict)
-    """By the name that suites use."""
+    package: str
+    kinds: tuple[str, ...] = ()
+    """Kinds of cases."""
 
     suites: str | None = None
     """A package whose TOML files are suites."""
 
     blocks: Mapping[str, str] = field(default_factory=dict)
-    """Blocks in place of those that came with a kind, by kind."""
+    """What shows a kind of another package instead, by kind."""
 
     pages: str | None = None
     """A function that makes the first pages of a report; see `canon.bench.tables.index.first_pages`."""
@@ -59,35 +54,26 @@ class Extension:
     remark: str | None = None
     """A function of a suite's records that gives the first line of their page, or None."""
 
+    html: str | None = None
+    """A function of pages and a title that puts all into one HTML file."""
 
-_OWN: Final = Extension(
-    "canon",
-    {
-        "training": Kind(
-            "canon.bench.cases:Training",
-            "canon.bench.measures.training:measure_training",
-            "canon.bench.tables.training:training_blocks",
-        ),
-        "recovery": Kind(
-            "canon.bench.cases:Recovery",
-            "canon.bench.measures.recovery:measure_recovery",
-            "canon.bench.tables.recovery:recovery_blocks",
-        ),
-    },
-)
+    mlflow: str | None = None
+    """A function of a folder of records and the names of suites that logs them to MLflow, and says how many."""
 
-_EXTENSIONS: Final[dict[str, Extension]] = {_OWN.name: _OWN}
+    executors: Mapping[str, str] = field(default_factory=dict)
+    """Where cases can be measured beside this machine's processes: classes that take jobs, address and device."""
+
+
+_EXTENSIONS: Final = {"canon.bench": Extension("canon.bench", ("training", "recovery"))}
 
 
 def extend(extension: Extension) -> None:
-    """Make an extension known to this process; the same one again changes nothing."""
-    if _EXTENSIONS.get(extension.name, extension) != extension:
-        raise BenchError(f"two extensions of the benchmark are called '{extension.name}'")
-    for name in extension.kinds:
-        for other in _EXTENSIONS.values():
-            if other.name != extension.name and name in other.kinds:
-                raise BenchError(f"two kinds of cases are called '{name}': in {other.name} and in {extension.name}")
-    _EXTENSIONS[extension.name] = extension
+    """Make an extension known to this process; a second one of the same package takes the place of the first."""
+    for other in _EXTENSIONS.values():
+        twice = set(other.kinds) & set(extension.kinds)
+        if twice and other.package != extension.package:
+            raise BenchError(f"{other.package} and {extension.package} both have the kinds of cases {sorted(twice)}")
+    _EXTENSIONS[extension.package] = extension
 
 
 def extensions() -> tuple[Extension, ...]:
@@ -109,28 +95,25 @@ def _load() -> None:
             ) from error
 
 
-def kinds() -> dict[str, Kind]:
-    """Every kind of case, by name."""
-    return {name: kind for extension in extensions() for name, kind in extension.kinds.items()}
+def kinds() -> dict[str, str]:
+    """Every kind of case, with the package that brings it."""
+    return {kind: extension.package for extension in extensions() for kind in extension.kinds}
 
 
-def case_class(kind: str) -> Any:
-    """The class of a kind of case."""
+def part_of(kind: str, part: str) -> Any:
+    """One of the `PARTS` of a kind of case."""
     known = kinds()
     if kind not in known:
         raise BenchError(f"no kind of case is called '{kind}'", hint=f"Known: {', '.join(known)}")
-    return resolve_name(known[kind].case)
+    names = [f"{known[kind]}.{PARTS[part].format(kind=kind, title=kind.capitalize())}"]
+    if part == "blocks":
+        names += [extension.blocks[kind] for extension in extensions() if kind in extension.blocks]
+    return resolve_name(names[-1])
 
 
-def measure_of(kind: str) -> Any:
-    """What measures a kind of case."""
-    return resolve_name(kinds()[kind].measure)
-
-
-def blocks_of(kind: str) -> Any:
-    """What shows a kind of case: the last word is that of the extension that came last."""
-    named = [extension.blocks[kind] for extension in extensions() if kind in extension.blocks]
-    return resolve_name(named[-1] if named else kinds()[kind].blocks)
+def executors() -> dict[str, str]:
+    """What extensions can measure with, by name."""
+    return {name: target for extension in extensions() for name, target in extension.executors.items()}
 
 
 def named(part: str) -> list[Any]:
@@ -140,10 +123,6 @@ def named(part: str) -> list[Any]:
 
 def suite_texts() -> dict[str, Any]:
     """The files of all suites, by name."""
-    found = {}
-    for extension in extensions():
-        if extension.suites is not None:
-            for entry in files(extension.suites).iterdir():
-                if entry.name.endswith(SUFFIX):
-                    found[entry.name.removesuffix(SUFFIX)] = entry
-    return dict(sorted(found.items()))
+    folders = [files(extension.suites) for extension in extensions() if extension.suites is not None]
+    found = {entry.name.removesuffix(SUFFIX): entry for folder in folders for entry in folder.iterdir()}
+    return {name: entry for name, entry in sorted(found.items()) if entry.name.endswith(SUFFIX)}

@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 import torch
 
+from canon._environment import environment
 from canon.bench.cases import Case, Training
-from canon.bench.environment import environment
 from canon.bench.executors import Executor, Work, executor
 from canon.bench.lab import Setup, ensure_trained
 from canon.bench.measures import measure

@@ -13,14 +13,11 @@ from difflib import get_close_matches
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from canon.bench.cases import TWIN, Case, Training, read_case
 from canon.bench.extensions import SUFFIX, kinds, suite_texts
 from canon.errors import BenchError, CanonError
-
-TWO_PATHS: Final = ("deepipr", "passport_aware")
-"""Schemes that train a public and a private path at once."""
 
 
 @dataclass(frozen=True)
@@ -66,10 +63,9 @@ class Suite:
 
 
 def trainings_of(cases: Iterable[Case]) -> tuple[Training, ...]:
-    """Every trained model that cases need, each once, unmarked twins first; then what takes twice as long, so that none
-    of it is left alone at the end."""
+    """Every trained model that cases need, each once, unmarked twins first."""
     found = dict.fromkeys(training for case in cases for training in case.trainings)
-    return tuple(sorted(found, key=lambda training: (training.scheme != TWIN, training.scheme not in TWO_PATHS)))
+    return tuple(sorted(found, key=lambda training: training.scheme != TWIN))
 
 
 def suite_names() -> tuple[str, ...]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from canon._environment import environment
 from canon.bench.cases import Case
-from canon.bench.environment import environment
-from canon.bench.extensions import measure_of
+from canon.bench.extensions import part_of
 from canon.bench.lab import Setup
 from canon.bench.measures.attacked import Refused
 from canon.bench.measures.sheet import Sheet
@@ -21,7 +21,7 @@ def measure(case: Case, threads: int = 1, *, setup: Setup) -> Record:
     outcome: Outcome = "done"
     error = None
     try:
-        measure_of(case.kind)(case, setup, sheet)
+        part_of(case.kind, "measure")(case, setup, sheet)
     except Refused as refusal:
         outcome, error = "refused", str(refusal)
     except Exception as fault:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from canon._files import write_text
-from canon.bench.extensions import SUFFIX, blocks_of, named
+from canon.bench.extensions import SUFFIX, named, part_of
 from canon.bench.records import Record, Store, suites_in
 from canon.bench.suite import Suite, load_suite, suite_names
 from canon.bench.tables.common import distinct, machines, outcomes
-from canon.bench.tables.document import Block, Figure, Heading, Page, Paragraph, markdown, to_html
+from canon.bench.tables.document import Block, Figure, Heading, Page, Paragraph, markdown
 from canon.bench.tables.index import TITLE, first_pages
 from canon.bench.tables.training import judged
 from canon.errors import BenchError
@@ -33,7 +33,7 @@ def suite_page(suite: Suite, records: Sequence[Record]) -> Page:
         part = [record for record in records if record.case.kind == kind]
         if len(kinds) > 1:
             blocks.append(Heading(f"Cases of kind “{kind}”"))
-        blocks.extend(blocks_of(kind)(suite.name, part))
+        blocks.extend(part_of(kind, "blocks")(suite.name, part))
     return Page(suite.name, suite.title, tuple(blocks))
 
 
@@ -82,7 +82,7 @@ def _records(suite: Suite, folder: Path) -> list[Record]:
 
 
 def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Path]:
-    """Write all pages, figures and the one HTML file; returns what was written."""
+    """Write all pages and figures, and all in one HTML file where an extension makes one; returns what was written."""
     pages = read_pages(records, suites)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     texts = {out / f"{page.name}.md": markdown(page) for page in pages}
@@ -92,7 +92,8 @@ def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Pa
         for block in page.blocks
         if isinstance(block, Figure)
     }
-    texts[out / "results.html"] = to_html(pages, TITLE)
+    for in_one in named("html"):
+        texts[out / "results.html"] = in_one(pages, TITLE)
     for path, text in texts.items():
         write_text(path, text, force=True)
     return list(texts)

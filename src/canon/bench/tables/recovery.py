@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from canon.bench.cases import Recovery
-from canon.bench.measures.claims import STRONG
+from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
 from canon.bench.tables.common import (
     CANONICAL,

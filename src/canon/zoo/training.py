@@ -1,4 +1,4 @@
-"""How each dataset and architecture is trained in the benchmark."""
+"""How each dataset and architecture is trained."""
 
 from __future__ import annotations
 
@@ -34,5 +34,5 @@ _BY_MODEL: Final = {
 
 
 def train_options(dataset: str, model: str, device: str) -> TrainOptions:
-    """The options that a model of the benchmark is trained with, mark or no mark."""
+    """The options that a model is trained with, mark or no mark."""
     return replace(_BY_MODEL.get((dataset, model), _BY_DATASET[dataset]), device=device)

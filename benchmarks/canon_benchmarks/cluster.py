@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from canon.bench.cases import Case
-from canon.bench.executors.interface import Executor, Work, lost
+from canon.bench.executors import Executor, Work, lost
 from canon.bench.records import Record
 from canon.bench.suite import Resources
 from canon.errors import BenchError, MissingExtraError
