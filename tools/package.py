@@ -32,7 +32,7 @@ INTRODUCTION = """# The package
 
 What `pip install 'canon-nso[cli]'` brings: measured by `make package`, which builds a wheel from the tracked files,
 installs it into a clean environment at the versions of `constraints.txt`, verifies two files there, adds the `bench`
-extra, runs and reports a suite of one's own, and writes this page. Times are processor seconds, the least of seven runs,
+extra, runs and reports a suite of one's own, and writes this page. Times are processor seconds, the least of seven,
 and hold Python's own start. Disk space is that of everything which was installed, torch included: here its build for
 processors alone, as `constraints.txt` names it; the CUDA build takes several gigabytes more.
 """
