@@ -8,18 +8,26 @@ from typing import Final
 from canon.watermarks import Augmentation, TrainOptions
 
 _DIGITS: Final = TrainOptions()
-_MNIST: Final = TrainOptions(epochs=6, batch_size=1024, learning_rate=2e-3, cooldown=2, accuracy_goal=0.99)
-_CIFAR: Final = TrainOptions(epochs=24, batch_size=512, learning_rate=2e-3, cooldown=6)
-_SMALL_STEM: Final = TrainOptions(
+_MNIST: Final = TrainOptions(
+    epochs=6,
+    batch_size=512,
+    learning_rate=3e-3,
+    schedule="one-cycle",
+    augmentation=Augmentation(shift=2),
+    clipping=5.0,
+)
+_CIFAR: Final = TrainOptions(
     epochs=30,
     batch_size=512,
     optimizer="sgd",
-    learning_rate=0.5,
+    learning_rate=0.3,
     schedule="one-cycle",
     augmentation=Augmentation(shift=4, mirror=True),
     label_smoothing=0.1,
+    clipping=5.0,
     mark_strength=0.1,
 )
+_SMALL_STEM: Final = replace(_CIFAR, learning_rate=0.5)
 
 _BY_DATASET: Final = {"digits": _DIGITS, "mnist": _MNIST, "cifar10": _CIFAR, "cifar100": _CIFAR}
 
@@ -27,7 +35,8 @@ _BY_DATASET: Final = {"digits": _DIGITS, "mnist": _MNIST, "cifar10": _CIFAR, "ci
 _BY_MODEL: Final = {
     ("digits", "efficientnet_b0"): replace(_DIGITS, epochs=60, cooldown=10, accuracy_goal=0.985),
     ("digits", "inception_v3"): replace(_DIGITS, epochs=45, cooldown=8, accuracy_goal=0.985),
-    ("mnist", "inception_v3"): replace(_MNIST, epochs=9, accuracy_goal=0.98),
+    ("mnist", "efficientnet_b0"): replace(_MNIST, epochs=10, learning_rate=1.6e-2),
+    ("mnist", "inception_v3"): replace(_MNIST, epochs=8, learning_rate=2e-2),
     ("cifar10", "small:resnet18"): _SMALL_STEM,
     ("cifar100", "small:resnet18"): _SMALL_STEM,
 }
