@@ -19,9 +19,9 @@ from torch import nn
 from canon import watermarks, zoo
 from canon._environment import environment
 from canon._safetensors import write_safetensors
+from canon._untrusted import Limits
 from canon.bench.cases import TWIN, Training
 from canon.errors import BenchError, MissingExtraError
-from canon.io.limits import Limits
 from canon.io.weights import read_safetensors
 from canon.verify.digest import model_digest
 from canon.watermarks import Dataset, Embedding, Key, Message
