@@ -178,7 +178,7 @@ def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], d
         return {}, {}
     if owner.model is None:
         assert owner.key is not None, "one of them is given"
-        found, coverage = owner.key.compare_fixed(location.model, cast(owner.example, location.model))
+        found, coverage = owner.key.compare_fixed(Traced.of(location.model, cast(owner.example, location.model)))
         missing = {item.what: float("inf") for item in coverage.uncompared}
         sizes = {} if owner.key.registered is None else owner.key.registered.sizes
         return {**found, **missing}, {name: sizes.get(name, 0) for name in (*found, *missing)}
