@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from canon.graph import probes, trace
+from canon.graph.inputs import fitting
 from canon.graph.tensors import clone_with, tensor_names
 from canon.normal.building import Builder
 from canon.normal.chains import Written, fit
@@ -81,9 +82,9 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     theirs = program_graph(owner)
-    plan = lower(owner, example, theirs)
+    plan = lower(owner, fitting(example, owner), theirs)
     simplify(plan, weights=False)
-    mine = lower(suspect, example)
+    mine = lower(suspect, fitting(example, suspect))
     steps = simplify(mine, parallel=not _has_parallel(plan))
     plan_items, items = items_of(plan), items_of(mine)
     given = outputs_of(plan, plan_items), outputs_of(mine, items)
@@ -99,7 +100,7 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         except Tangled:
             whole = False
             missing = ["the order of concatenated channels"]
-    builder = Builder(owner, theirs, trace(owner, example))
+    builder = Builder(owner, theirs, trace(owner, fitting(example, owner)))
     model = builder.build(values, tensors)
     surplus = _surplus(found, items, mine, given[1])
     difference = _difference(suspect, model, example, found.outputs) if whole else None

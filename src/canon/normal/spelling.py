@@ -28,6 +28,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gelu": {"approximate": "none"}, "softplus": {"beta": 1.0, "threshold": 20.0},
 }  # fmt: skip
 
+MEAN: Final[Labels] = (("mean of positions",),)
 NOTHING: Final = frozenset({"identity", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
 RANDOM: Final = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "stochastic_depth"}
@@ -120,7 +121,7 @@ def _pool(family: str, settings: Mapping[str, Any], before: Any, after: Any) -> 
         if before == after:
             return ()
         if family == "adaptive_avg_pool" and set(after[2:]) == {1} and rank > 0:
-            return (("mean of positions",),)
+            return MEAN
         return ((family, after[2:]),)
     kernel = _tuple(settings["kernel_size"], rank)
     stride = kernel if settings.get("stride") in (None, ()) else _tuple(settings["stride"], rank)
@@ -131,7 +132,7 @@ def _pool(family: str, settings: Mapping[str, Any], before: Any, after: Any) -> 
     if family == "max_pool":
         return ((family, *shape, _tuple(settings.get("dilation", 1), rank), bool(settings.get("ceil_mode"))),)
     if kernel == before[2:] and not any(padding) and settings.get("divisor_override") is None:
-        return (("mean of positions",),)
+        return () if set(kernel) == {1} else MEAN
     counted = bool(settings.get("count_include_pad", True)) and any(padding)
     return ((family, *shape, bool(settings.get("ceil_mode")), counted, settings.get("divisor_override")),)
 
@@ -142,7 +143,8 @@ def _mean(settings: Mapping[str, Any], before: Any, after: Any) -> Labels | None
     dims = sorted(int(d) % len(before) for d in _tuple(settings["dim"], 1))
     if dims != list(range(2, len(before))):
         return None
-    return (("mean of positions",),) if len(after) == len(before) else (("mean of positions",), ("flatten", 1))
+    mean = () if prod(before[2:]) == 1 else MEAN
+    return mean if len(after) == len(before) else (*mean, ("flatten", 1))
 
 
 def _pad(settings: Mapping[str, Any]) -> Labels | None:
