@@ -1,9 +1,9 @@
 """`python -m canon.bench.exporters`: the models of the paper, hidden, through the tools that make ONNX files.
 
-A copy of the reference is attacked (mix-opseq, ρ = 0.2, with permutation and scaling) and leaves as an ONNX file, by one
-of torch's exporters with norms kept or folded, and then through an optimiser, a converter to float16 or a quantizer. The
-file alone is judged, by the reference and by its layout key. A case is good when the network is equal, contained or
-derived both times.
+A copy of the reference is attacked (mix-opseq, ρ = 0.2, with permutation and scaling) and leaves as an ONNX file, by
+one of torch's exporters with norms kept or folded, and then through an optimiser, a converter to float16 or a
+quantizer. The file alone is judged, by the reference and by its layout key. A case is good when the network is equal,
+contained or derived both times.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def page(records: Sequence[Record]) -> str:
     models = [name for name in zoo.PAPER_MODELS if any(r["model"] == name for r in records)]
     lines = [
         "# Through the tools that make ONNX files\n",
-        "Made by `python -m canon.bench.exporters` from `exporters.json`. The suspect is the reference after mix-opseq at "
-        "ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the answer to *same "
+        "Made by `python -m canon.bench.exporters` from `exporters.json`. The suspect is the reference after mix-opseq "
+        "at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the answer to *same "
         "network?* by the reference and by the layout key; a dot: the outputs of the file are no longer those of the "
         "reference.\n",
         f"{good} of {len(records)} files are *equal*, *contained* or *derived* by both.\n",

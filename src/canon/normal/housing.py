@@ -82,7 +82,7 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     theirs = program_graph(owner)
-    plan = lower(owner, fitting(example, owner), theirs)
+    plan = lower(owner, fitting(example, owner), theirs, owner=True)
     simplify(plan, weights=False)
     mine = lower(suspect, fitting(example, suspect))
     steps = simplify(mine, parallel=not _has_parallel(plan))
@@ -129,7 +129,7 @@ def _makers(item: Item) -> tuple[str, ...]:
 def has_ties(owner: nn.Module, example: Any) -> bool:
     """Whether a program has operands that structure does not tell apart; False where it cannot be read."""
     try:
-        plan = lower(owner, example)
+        plan = lower(owner, example, owner=True)
         simplify(plan, weights=False)
         items = items_of(plan)
         given = outputs_of(plan, items)

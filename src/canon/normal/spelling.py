@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, Final
 
+import torch
 from torch import nn
+
+from canon.graph.names import function_name
 
 Labels = tuple[Hashable, ...]
 """What a call does, as calls of one spelling, one behind the other; none: nothing at all."""
@@ -41,6 +45,23 @@ WIDTHS: Final = frozenset(
     {"num_features", "num_channels", "num_parameters", "in_features", "out_features", "in_channels", "out_channels",
      "normalized_shape", "training", "inplace", "track_running_stats", "momentum"}
 )  # fmt: skip
+
+
+OTHERS: Final = {
+    nn.functional.unfold: "unfold", torch.maximum: "maximum", torch.max: "max", torch.minimum: "minimum",
+    torch.threshold: "threshold", nn.functional.threshold: "threshold", torch.where: "where",
+    operator.gt: "gt", torch.gt: "gt", operator.neg: "neg", torch.neg: "neg", operator.matmul: "matmul",
+    torch.matmul: "matmul", torch.mm: "mm", torch.addmm: "addmm", torch.sum: "sum",
+}  # fmt: skip
+"""Functions that channels are not followed through, and that are known here all the same."""
+
+
+def called_name(function: Any) -> str | None:
+    """The name of a function, by what it is; None where it is not known."""
+    try:
+        return function_name(function) or OTHERS.get(function)
+    except TypeError:
+        return None
 
 
 def plain_settings(module: nn.Module) -> tuple[tuple[str, Hashable], ...]:
