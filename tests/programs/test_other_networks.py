@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 import canon
 from canon.normal import house
 from tests.programs.small import Small, example, gap, hidden, key, network, owner
-from tests.programs.thief import rewritten
+from canon.bench.thief import rewritten
 
 
 class Around(nn.Module):

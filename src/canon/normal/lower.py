@@ -15,7 +15,7 @@ from canon.graph.names import writes_in_place
 from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
 from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
-from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
+from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal, is_zero
 from canon.normal.spelling import called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -217,6 +217,12 @@ class _Lowering:
             return self.arithmetic(node, name, inputs) or plain
         if name in FUNCTIONS:
             return self.functional(node, name) or plain
+        if name == "neg" and len(inputs) == 1:
+            return Node("affine", inputs, value=Affine(*torch.tensor([-1.0, 0.0], dtype=torch.float64)))
+        if name in ("maximum", "max") and len(node.args) == len(inputs) == 2:
+            zero = [v for v in inputs if v.kind == "tensor" and v.value.numel() == 1 and is_zero([v.value])]
+            others = [v for v in inputs if v.kind != "tensor"]
+            return self.spelled(others, ("relu",)) if len(zero) == len(others) == 1 else plain
         if name in ("cat", "concat", "concatenate"):
             listed = node.args[0] if node.args else node.kwargs.get("tensors")
             dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)

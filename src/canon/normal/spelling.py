@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, Final
 
 import torch
@@ -23,7 +23,7 @@ POSITIONAL: Final[Mapping[str, tuple[str, ...]]] = {
     "max_pool": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
     "avg_pool": ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     "adaptive_avg_pool": ("output_size",), "adaptive_max_pool": ("output_size", "return_indices"),
-    "pad": ("pad", "mode", "value"), "mean": ("dim", "keepdim"), "batch_norm": (),
+    "threshold": ("threshold", "value"), "pad": ("pad", "mode", "value"), "mean": ("dim", "keepdim"), "batch_norm": (),
 }  # fmt: skip
 """Names of operands after the first, in order."""
 
@@ -34,6 +34,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 
 MEAN: Final[Labels] = (("mean of positions",),)
 NOTHING: Final = frozenset({"identity", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
+CASTS: Final = frozenset({"double", "float", "half", "bfloat16", "to", "type_as"})
 RANDOM: Final = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "stochastic_depth"}
 )
@@ -96,6 +97,12 @@ def elementwise(
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     if base in NOTHING and not args:
         return ()
+    if base in CASTS and all(isinstance(a, torch.dtype) and a.is_floating_point for a in (*args, *settings.values())):
+        return ()
+    if base == "threshold" and settings.get("threshold") == settings.get("value") == 0:
+        return (("relu",),)
+    if base == "leaky_relu" and settings.get("negative_slope") == 0:
+        return (("relu",),)
     if base in RANDOM:
         # A layer's own `training` is not among its settings: layers are in evaluation mode.
         training = settings.get("training", bool(args) or "p" not in settings)
@@ -126,7 +133,7 @@ def _clamp(base: str, settings: Mapping[str, Any]) -> Labels | None:
         low, high = settings.get("min_val", -1.0), settings.get("max_val", 1.0)
     if not all(x is None or isinstance(x, int | float) for x in (low, high)):
         return None
-    ends = tuple(None if x is None else float(x) for x in (low, high))
+    ends = tuple(None if x is None or abs(x) == inf else float(x) for x in (low, high))
     return (("relu",) if ends == (0.0, None) else ("clamp", *ends),)
 
 
@@ -163,7 +170,7 @@ def _mean(settings: Mapping[str, Any], before: Any, after: Any) -> Labels | None
         return None
     dims = sorted(int(d) % len(before) for d in _tuple(settings["dim"], 1))
     if dims != list(range(2, len(before))):
-        return None
+        return (("mean over", tuple(dims), len(after) == len(before)),) if isinstance(after, tuple) else None
     mean = () if prod(before[2:]) == 1 else MEAN
     return mean if len(after) == len(before) else (*mean, ("flatten", 1))
 
