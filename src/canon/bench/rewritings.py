@@ -93,9 +93,9 @@ def page(records: Sequence[Record]) -> str:
     good = sum(record["good"] for record in records)
     lines = [
         "# Sequences of five rewritings\n",
-        "Made by `python -m canon.bench.rewritings` from `rewritings.json`. The suspect is the reference after mix-opseq "
-        "at ρ = 0.2 with permutation and scaling, written as another program by five rewritings of `canon.bench.thief`, "
-        "chosen at random; those that find no place are left out.\n",
+        "Made by `python -m canon.bench.rewritings` from `rewritings.json`. The suspect is the reference after "
+        "mix-opseq at ρ = 0.2 with permutation and scaling, written as another program by five rewritings of "
+        "`canon.bench.thief`, chosen at random; those that find no place are left out.\n",
         f"{good} of {len(records)} are *equal* or *contained* by the reference and by the layout key.\n",
         "| model | seed | input | rewritings | by reference | by key |",
         "|---|---|---|---|---|---|",

@@ -201,5 +201,6 @@ def further_output(module: fx.GraphModule, chance: random.Random) -> bool:
 
 REWRITINGS = (
     identity_conv, identity_depthwise, identity_norm, times_one, relu_twice, pool_of_one, zero_branch,
-    cancelling_branches, dead_branch, chunk_and_join, nested_sum, scaled_and_back, cast_there_and_back, negated_twice, further_output,
+    cancelling_branches, dead_branch, chunk_and_join, nested_sum, scaled_and_back, cast_there_and_back,
+    negated_twice, further_output,
 )  # fmt: skip
