@@ -32,9 +32,14 @@ def runner(model: nn.Module) -> nn.Module:
     return result
 
 
+def layer_by_layer(model: nn.Module) -> bool:
+    """Whether a model to run gets its numbers layer by layer."""
+    return _MARK in model.__dict__
+
+
 def computes_in(model: nn.Module) -> torch.dtype:
     """The float type of a model's inputs."""
-    if _MARK in model.__dict__:
+    if layer_by_layer(model):
         return torch.float32
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 

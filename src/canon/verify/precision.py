@@ -14,6 +14,9 @@ from canon.graph.tensors import tensor_names
 ROUNDINGS: Final = 4
 """Residuals of this many roundings are no difference: weights were rounded once, and sums of them more than once."""
 
+SINGLE: Final = torch.finfo(torch.float32).eps
+"""Models of this precision are exact as far as comparisons go."""
+
 
 @dataclass(frozen=True)
 class Precision:
