@@ -30,6 +30,9 @@ NAMES: Final = {
     "families": "families of transformers and diffusers",
     "onnx_proof": "from safetensors through an attack and an ONNX file back",
     "onnx_files": "ONNX files of others",
+    "exporters": "hidden models through the tools that make ONNX files",
+    "rewritings": "hidden models written as other programs",
+    "large": "checkpoints in the shape of a Llama, shard by shard",
 }
 """Every measurement is a module with a `main`."""
 
