@@ -94,8 +94,8 @@ def page(records: Sequence[Record]) -> str:
     models = [name for name in zoo.PAPER_MODELS if any(r["model"] == name for r in records)]
     lines = [
         "# Through the tools that make ONNX files\n",
-        "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after mix-opseq "
-        "at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the answer to "
+        "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after "
+        "mix-opseq at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the answer to "
         "*same network?* by the reference and by the layout key; a dot: the outputs of the file are no longer "
         "those of the reference.\n",
         f"{good} of {len(records)} files are *equal*, *contained* or *derived* by both.\n",

@@ -1,7 +1,7 @@
 """Models that are larger than memory should be: each verb on a folder of shards, its memory and its time.
 
-`python -m canon_benchmarks large [SIZE] [--folder FOLDER] [--keep]` makes a checkpoint in the shape of a Llama with random
-numbers in bfloat16, attacks its MLPs, runs recover, register, locate and verify on the folders as a user would, and
+`python -m canon_benchmarks large [SIZE] [--folder FOLDER] [--keep]` makes a checkpoint in the shape of a Llama with
+random numbers in bfloat16, attacks its MLPs, runs recover, register, locate and verify on the folders as a user would, and
 writes docs/results/large.json and docs/results/large.md. SIZE is `small`, `1b` (2.2 GB) or `7b` (13.5 GB); about four
 times as much is needed on the disk. The yardstick is reading and summing all shards once, in the same run.
 
