@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, fx, nn
 
 import canon
+from canon.bench.thief import rewritten
 from canon.normal import house
 from tests.programs.small import Small, example, gap, hidden, key, network, owner
-from tests.programs.thief import rewritten
 
 
 class Around(nn.Module):

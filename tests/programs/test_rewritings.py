@@ -9,9 +9,9 @@ import pytest
 
 import canon
 from canon.api import check_evidence
+from canon.bench.thief import REWRITINGS, rewritten
 from canon.normal import house
 from tests.programs.small import example, gap, hidden, key, owner
-from tests.programs.thief import REWRITINGS, rewritten
 
 FOUND = ("equal", "contained")
 

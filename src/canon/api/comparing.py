@@ -23,6 +23,7 @@ from canon.errors import (
     VerificationError,
 )
 from canon.graph import ChannelGraph
+from canon.graph.widening import cast
 from canon.normal import has_ties
 from canon.recovery import RecoveryResult
 from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
@@ -30,7 +31,7 @@ from canon.verify.alignment import align_traced
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
-from canon.verify.precision import Precision, alike, cast, coarsest, widened
+from canon.verify.precision import Precision, alike, coarsest, widened
 from canon.verify.programs import as_given, brought, same_order
 from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced

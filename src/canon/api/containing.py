@@ -14,12 +14,13 @@ from canon.api.recovering import recover
 from canon.errors import RecoveryError
 from canon.graph import Space, trace
 from canon.graph.tensors import tensor_names
+from canon.graph.widening import cast
 from canon.normal import idle_taps, without_idle_taps
 from canon.verify import register
 from canon.verify.fixed import fixed_tensors
 from canon.verify.forms import conform
 from canon.verify.function import Comparison, Inputs, compare_models
-from canon.verify.precision import alike, cast, widened
+from canon.verify.precision import alike, widened
 from canon.verify.residuals import fixed_residual
 from canon.verify.traced import Traced
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from canon._mapped import note
 from canon._safetensors import Entry
 from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
@@ -144,6 +145,7 @@ class MappedTensors(StoredTensors):
                 if file_state(file.fileno()) != shards.states[path]:
                     raise FileFormatError("the file was changed while it was read", where=str(path))
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            note(self._maps[path])
 
     def __getitem__(self, name: str) -> Tensor:
         path, entry = self._entries[name]
