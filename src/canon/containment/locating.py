@@ -229,7 +229,9 @@ def _located(
         result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
         # Rows agree; whether all else does is seen in the outputs.
-        return decide(replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision)))
+        return decide(
+            replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision))
+        )
     if result.answer == "derived" and not ancestors and result.deep >= DERIVED:
         start = _start(*given_found, owner)
         if start is not None and start.explains:

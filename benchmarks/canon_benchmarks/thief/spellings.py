@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from canon.bench.thief.editing import add_tensor, instead, layers, relus
+from canon_benchmarks.thief.editing import add_tensor, instead, layers, relus
 
 
 def relu_otherwise(module: fx.GraphModule, chance: random.Random) -> bool:

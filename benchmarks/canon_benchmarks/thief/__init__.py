@@ -9,7 +9,7 @@ from typing import Final
 
 from torch import fx, nn
 
-from canon.bench.thief import additions, layers, order, spellings
+from canon_benchmarks.thief import additions, layers, order, spellings
 
 Rewriting = Callable[[fx.GraphModule, random.Random], bool]
 """Changes a graph module in place; False where it finds no place to do so."""

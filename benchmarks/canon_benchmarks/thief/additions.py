@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from canon.bench.thief.editing import add_layer, behind, call, places, relus
+from canon_benchmarks.thief.editing import add_layer, behind, call, places, relus
 
 
 def identity_conv(module: fx.GraphModule, chance: random.Random) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from canon.bench.thief.editing import add_layer, channels_of, like
+from canon_benchmarks.thief.editing import add_layer, channels_of, like
 
 
 def swap_operands(module: fx.GraphModule, chance: random.Random) -> bool:

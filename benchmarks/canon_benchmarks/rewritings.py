@@ -1,7 +1,7 @@
-"""`python -m canon.bench.rewritings`: the models of the paper, hidden, and then written as other programs.
+"""`python -m canon_benchmarks rewritings`: the models of the paper, hidden, and then written as other programs.
 
 A copy of the reference is attacked (mix-opseq, ρ = 0.2, with permutation and scaling), and five rewritings that keep
-the function are chosen at random and done one after the other (`canon.bench.thief`). The suspect is judged by the
+the function are chosen at random and done one after the other (`canon_benchmarks.thief`). The suspect is judged by the
 reference and by its layout key, every other time with inputs of another size than the key was made with. A case is
 good when the network is equal or contained both times.
 """
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,10 +24,10 @@ from canon import zoo
 from canon._files import write_text
 from canon.api import judge
 from canon.attacks import attack
-from canon.bench.grid import Record, Store, run_cases
-from canon.bench.subjects import subject
-from canon.bench.thief import REWRITINGS, rewritten
 from canon.verify import LayoutKey, register
+from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.subjects import subject
+from canon_benchmarks.thief import REWRITINGS, rewritten
 
 KEYS: Final = ("model", "seed")
 GOOD: Final = ("equal", "contained")
@@ -93,9 +92,9 @@ def page(records: Sequence[Record]) -> str:
     good = sum(record["good"] for record in records)
     lines = [
         "# Sequences of five rewritings\n",
-        "Made by `python -m canon.bench.rewritings` from `rewritings.json`. The suspect is the reference after "
+        "Made by `python -m canon_benchmarks rewritings` from `rewritings.json`. The suspect is the reference after "
         "mix-opseq at ρ = 0.2 with permutation and scaling, written as another program by five rewritings of "
-        "`canon.bench.thief`, chosen at random; those that find no place are left out.\n",
+        "`canon_benchmarks.thief`, chosen at random; those that find no place are left out.\n",
         f"{good} of {len(records)} are *equal* or *contained* by the reference and by the layout key.\n",
         "| model | seed | input | rewritings | by reference | by key |",
         "|---|---|---|---|---|---|",
@@ -109,7 +108,7 @@ def page(records: Sequence[Record]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases without a record; the status is 1 when one is not good."""
-    parser = argparse.ArgumentParser(prog="python -m canon.bench.rewritings", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m canon_benchmarks rewritings", description=__doc__)
     parser.add_argument("--model", nargs="+", default=list(zoo.PAPER_MODELS), choices=zoo.PAPER_MODELS)
     parser.add_argument("--seeds", type=int, default=6, help="sequences by model")
     parser.add_argument("--minutes", type=float, help="begin no case after this time")
@@ -121,7 +120,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ordered = list(store.records.values())
     write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)
     return 1 if left or not all(record["good"] for record in ordered) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,6 +1,6 @@
 """Models that are larger than memory should be: each verb on a folder of shards, its memory and its time.
 
-`python -m canon.bench.large [SIZE] [--folder FOLDER] [--keep]` makes a checkpoint in the shape of a Llama with random
+`python -m canon_benchmarks large [SIZE] [--folder FOLDER] [--keep]` makes a checkpoint in the shape of a Llama, random
 numbers in bfloat16, attacks its MLPs, runs recover, register, locate and verify on the folders as a user would, and
 writes docs/results/large.json and docs/results/large.md. SIZE is `small`, `1b` (2.2 GB) or `7b` (13.5 GB); about four
 times as much is needed on the disk. The yardstick is reading and summing all shards once, in the same run.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,12 +26,12 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from canon.bench.environment import environment
+from canon._environment import environment
+from canon._untrusted import Limits
 from canon.io.folder.build import build_skeleton
 from canon.io.folder.config import Config
 from canon.io.folder.shards import MappedTensors, find_shards
 from canon.io.folder.writing import ShardWriter
-from canon.io.limits import Limits
 
 RESULTS: Final = Path("docs/results/large.json")
 PAGE: Final = Path("docs/results/large.md")
@@ -168,7 +168,7 @@ def measure(size: str, place: Path, only: list[str] | None = None) -> dict[str, 
 
 def page(results: list[dict[str, Any]]) -> str:
     """The results for people."""
-    lines = ["# Large models", "", "Made by `python -m canon.bench.large` from `large.json`; do not edit.", ""]
+    lines = ["# Large models", "", "Made by `python -m canon_benchmarks large` from `large.json`; do not edit.", ""]
     lines += [
         "Checkpoints in the shape of a Llama with random numbers in bfloat16, in shards, their MLPs attacked "
         "(`canon attack --ratio 0.1`). Each command is a process of its own, started from the shell, on one thread. "
@@ -194,9 +194,9 @@ def page(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure one size and write the results; other sizes stay as they were."""
-    parser = argparse.ArgumentParser(prog="python -m canon.bench.large")
+    parser = argparse.ArgumentParser(prog="python -m canon_benchmarks large")
     parser.add_argument("size", nargs="?", default="1b", choices=SIZES)
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     parser.add_argument("--keep", action="store_true", help="leave the folders that were made")
@@ -213,7 +213,4 @@ def main(arguments: list[str]) -> None:
     results.sort(key=lambda one: list(SIZES).index(one["size"]))
     RESULTS.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
     PAGE.write_text(page(results))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0

@@ -9,7 +9,17 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from canon.bench.thief.editing import add_layer, add_tensor, behind, call, channels_of, factors, instead, layers, like
+from canon_benchmarks.thief.editing import (
+    add_layer,
+    add_tensor,
+    behind,
+    call,
+    channels_of,
+    factors,
+    instead,
+    layers,
+    like,
+)
 
 
 def conv_as_two(module: fx.GraphModule, chance: random.Random) -> bool:

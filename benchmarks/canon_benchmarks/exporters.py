@@ -1,4 +1,4 @@
-"""`python -m canon.bench.exporters`: the models of the paper, hidden, through the tools that make ONNX files.
+"""`python -m canon_benchmarks exporters`: the models of the paper, hidden, through the tools that make ONNX files.
 
 A copy of the reference is attacked (mix-opseq, ρ = 0.2, with permutation and scaling) and leaves as an ONNX file, by
 one of torch's exporters with norms kept or folded, and then through an optimiser, a converter to float16 or a
@@ -9,7 +9,6 @@ contained or derived both times.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -25,11 +24,11 @@ from canon import zoo
 from canon._files import write_text
 from canon.api import judge
 from canon.attacks import attack
-from canon.bench.exports import EXPORTERS, PASSES, write
-from canon.bench.grid import Record, Store, run_cases
-from canon.bench.subjects import subject
 from canon.io import load
 from canon.verify import LayoutKey, register
+from canon_benchmarks.exports import EXPORTERS, PASSES, write
+from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.subjects import subject
 
 KEYS: Final = ("model", "exporter", "norms", "then")
 GOOD: Final = ("equal", "contained", "derived")
@@ -94,9 +93,9 @@ def page(records: Sequence[Record]) -> str:
     models = [name for name in zoo.PAPER_MODELS if any(r["model"] == name for r in records)]
     lines = [
         "# Through the tools that make ONNX files\n",
-        "Made by `python -m canon.bench.exporters` from `exporters.json`. The suspect is the reference after mix-opseq "
-        "at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the answer to "
-        "*same network?* by the reference and by the layout key; a dot: the outputs of the file are no longer "
+        "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after "
+        "mix-opseq at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the "
+        "answer to *same network?* by the reference and by the layout key; a dot: the outputs of the file are no longer "
         "those of the reference.\n",
         f"{good} of {len(records)} files are *equal*, *contained* or *derived* by both.\n",
         f"| exporter | norms | then | {' | '.join(models)} |",
@@ -123,7 +122,7 @@ def _cell(record: Record | None) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases without a record; the status is 1 when one is not good."""
-    parser = argparse.ArgumentParser(prog="python -m canon.bench.exporters", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m canon_benchmarks exporters", description=__doc__)
     parser.add_argument("--model", nargs="+", default=list(zoo.PAPER_MODELS), help="models of the zoo")
     parser.add_argument("--then", nargs="+", choices=("", *PASSES), help="only these passes")
     parser.add_argument("--minutes", type=float, help="begin no case after this time")
@@ -136,7 +135,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ordered = list(store.records.values())
     write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)
     return 1 if left or not all(record["good"] for record in ordered) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
