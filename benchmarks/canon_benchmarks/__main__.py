@@ -28,11 +28,11 @@ NAMES: Final = {
     "riga_strangers": "to whom an extractor of riga21 says its message",
     "coverage": "which models of torchvision and timm trace",
     "families": "families of transformers and diffusers",
-    "large": "a checkpoint of billions of parameters, in pieces",
-    "rewritings": "the paper's models, hidden and then written as other programs",
-    "exporters": "the paper's models, hidden and then through tools that make ONNX files",
     "onnx_proof": "from safetensors through an attack and an ONNX file back",
     "onnx_files": "ONNX files of others",
+    "exporters": "hidden models through the tools that make ONNX files",
+    "rewritings": "hidden models written as other programs",
+    "large": "checkpoints in the shape of a Llama, shard by shard",
 }
 """Every measurement is a module with a `main`."""
 
