@@ -27,7 +27,7 @@ from canon.attacks import attack
 from canon.io import load
 from canon.verify import LayoutKey, register
 from canon_benchmarks.exports import EXPORTERS, PASSES, write
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import subject
 
 KEYS: Final = ("model", "exporter", "norms", "then")
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     wanted = [case for case in cases(chosen.model) if chosen.then is None or case.then in chosen.then]
     wanted.sort(key=lambda case: (case.then.startswith("int8"), chosen.model.index(case.model)))
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(wanted, measure, store, minutes=chosen.minutes)
     ordered = list(store.records.values())
     write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)
