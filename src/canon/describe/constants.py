@@ -24,6 +24,7 @@ NAN = float("nan")
 TINY = 1e-36
 """Where float32 runs out of digits: norms of units that died in training hold such numbers, and they cancel badly."""
 
+
 @dataclass(frozen=True, eq=False)
 class Constants:
     """What never moves in a space."""

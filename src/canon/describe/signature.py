@@ -62,7 +62,9 @@ class Signature:
     def trust(self, share: float) -> None:
         """Rounding and noise have moved blocks by less than was allowed for."""
         if share < 1:
-            self.stacks = [replace(s, slack=None if s.slack is None else np.maximum(s.slack * share, 1.0)) for s in self.stacks]
+            self.stacks = [
+                replace(s, slack=None if s.slack is None else np.maximum(s.slack * share, 1.0)) for s in self.stacks
+            ]
 
     def distance(self, a: Array, b: Array, slack: bool = True) -> Array:
         """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off or not."""

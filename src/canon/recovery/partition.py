@@ -37,6 +37,7 @@ from canon.graph import ChannelGraph, Space
 from canon.graph.tensors import shape_of
 from canon.recovery.tolerance import Tolerance
 
+
 @dataclass(frozen=True, eq=False)
 class Classes:
     """The classes of one space."""
