@@ -21,9 +21,7 @@ from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.noise import OUTSTANDING
 from canon.recovery.rewriting import Rewrite, Step, drop, in_steps
-
-FAINT: Final = 4e-5
-"""Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
+from canon.recovery.tolerance import FAINT
 
 WEAK: Final = 9e-5
 """The most that counts as none where many channels show that there is noise."""
