@@ -21,11 +21,12 @@ from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
 from canon.containment.start import start_by_portrait, start_by_weights
-from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
+from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
+from canon.graph.inputs import fitting
 from canon.graph.tracer import check_model
 from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
@@ -33,6 +34,7 @@ from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait, with_luck
+from canon.verify.precision import Precision, coarsest
 from canon.verify.programs import as_given
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
@@ -175,12 +177,14 @@ def _located(
     example: Tensor | tuple[Any, ...],
     ancestors: Sequence[Mapping[int, Found]],
 ) -> Location:
+    held = torch.float32 if owner.traced is None else coarsest(owner.traced.model)
+    precision = Precision.of(suspect, held)
     theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
     walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
     found = walk.run()
     extracted = _extracted(given, owner, example, found)
     ours = outputs_on_probes(extracted.model, example)
-    agreed = agreement(theirs, ours)
+    agreed = agreement(theirs, ours, precision)
     refitted: tuple[str, ...] = ()
     given_found = extracted, found
     if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
@@ -188,7 +192,7 @@ def _located(
         given_found = extracted, other
         again = _extracted(given, owner, example, other)
         names = refit(given.traced, again, other, example)
-        better = agreement(theirs, outputs_on_probes(again.model, example))
+        better = agreement(theirs, outputs_on_probes(again.model, example), precision)
         if names and better.typical <= BETTER * agreed.typical:
             extracted, agreed, refitted, found = again, better, names, with_images(other)
             if owner.traced is not None:
@@ -216,6 +220,7 @@ def _located(
         notes=_notes(given, heads),
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
+        close=precision.tolerance(CLOSE),
     )
     result = decide(findings)
     if result.answer not in ("contained", "derived") or result.deep < DERIVED:
@@ -224,7 +229,9 @@ def _located(
         result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
         # Rows agree; whether all else does is seen in the outputs.
-        return decide(replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours)))
+        return decide(
+            replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision))
+        )
     if result.answer == "derived" and not ancestors and result.deep >= DERIVED:
         start = _start(*given_found, owner)
         if start is not None and start.explains:
