@@ -212,8 +212,8 @@ class Adder:
         count = torch.from_numpy(self._sums.sizes).to(size.device)
         ordinary = length / self._columns**0.5
         assert self._usual is not None, "callers measure it"
-        unread: Tensor = self._usual * self._columns**0.5 <= FAINT * count
-        return unread & (size <= FAINT * count.sqrt() * ordinary[:, None])
+        unread = self._usual * self._columns**0.5 <= FAINT * count
+        return torch.logical_and(unread, size <= FAINT * count.sqrt() * ordinary[:, None])
 
     def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
         """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""
