@@ -177,3 +177,12 @@ def test_a_key_of_another_model_is_not_established(tmp_path: Path) -> None:
     found = align(tiny(1), register(tiny(0), example()), example())
     assert not found.established
     assert found.worst > 0.1
+
+
+def test_a_space_in_which_no_channel_does_anything_cannot_be_registered() -> None:
+    net = tiny()
+    with torch.no_grad():
+        for name in ("norm3.weight", "norm3.bias", "conv3.weight"):
+            net.get_parameter(name).zero_()
+    with pytest.raises(VerificationError, match="no channel does anything"):
+        register(net, example())

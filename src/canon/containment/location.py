@@ -133,9 +133,7 @@ class Start:
     @property
     def explains(self) -> bool:
         """Whether training apart from the same weights would explain what was found."""
-        return self.shared > self.bar and (
-            self.changed > FAR or (self.changed > NEAR and self.added < TAKEN_BACK)
-        )
+        return self.shared > self.bar and (self.changed > FAR or (self.changed > NEAR and self.added < TAKEN_BACK))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

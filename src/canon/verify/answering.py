@@ -86,7 +86,8 @@ def agreeing(figures: Document, precision: Document) -> float:
 def _rounding(figures: Document, precision: Document) -> float:
     """What the rounding of weights explains of a difference of outputs."""
     moved: float = figures.get("rounding") or 0.0
-    return max(AGREE_ROUNDINGS * precision["epsilon"], MOVED * moved)
+    epsilon: float = precision["epsilon"]
+    return max(AGREE_ROUNDINGS * epsilon, MOVED * moved)
 
 
 def _network(document: Document, function: Function) -> Network:
