@@ -97,5 +97,5 @@ def test_wrong_executors() -> None:
         executor("slurm")
     with pytest.raises(BenchError, match="at least one job"):
         executor("processes", jobs=0)
-    with pytest.raises(BenchError, match="only Ray has an address"):
+    with pytest.raises(BenchError, match="only a cluster has an address"):
         executor("here", address="auto")

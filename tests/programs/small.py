@@ -90,7 +90,8 @@ def hidden(seed: int = 1) -> nn.Module:
 def gap(one: nn.Module, two: nn.Module) -> float:
     """Largest difference of outputs."""
     with torch.no_grad():
-        return float((one(example()) - two(example())).abs().max())
+        first, second = (x[0] if isinstance(x, tuple) else x for x in (one(example()), two(example())))
+        return float((first - second).abs().max())
 
 
 __all__ = ["Small", "drawn", "example", "fx", "gap", "hidden", "key", "network", "owner"]

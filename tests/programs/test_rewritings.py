@@ -10,8 +10,8 @@ import pytest
 import canon
 from canon.api import check_evidence
 from canon.normal import house
+from canon_benchmarks.thief import REWRITINGS, rewritten
 from tests.programs.small import example, gap, hidden, key, owner
-from tests.programs.thief import REWRITINGS, rewritten
 
 FOUND = ("equal", "contained")
 

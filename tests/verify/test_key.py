@@ -18,9 +18,9 @@ from torch import nn
 
 from canon import zoo
 from canon._files import OutputError
-from canon.bench.subjects import subject
 from canon.errors import CanonError, KeyFileError, VerificationError
 from canon.verify import LayoutKey, align, compare, register
+from canon_benchmarks.subjects import subject
 from tests.verify.small import disguise, example, largest_difference, tiny
 
 

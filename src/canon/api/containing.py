@@ -14,12 +14,13 @@ from canon.api.recovering import recover
 from canon.errors import RecoveryError
 from canon.graph import Space, trace
 from canon.graph.tensors import tensor_names
+from canon.graph.widening import cast
 from canon.normal import idle_taps, without_idle_taps
 from canon.verify import register
 from canon.verify.fixed import fixed_tensors
 from canon.verify.forms import conform
 from canon.verify.function import Comparison, Inputs, compare_models
-from canon.verify.precision import alike, cast, widened
+from canon.verify.precision import alike, widened
 from canon.verify.residuals import fixed_residual
 from canon.verify.traced import Traced
 
@@ -178,7 +179,7 @@ def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], d
         return {}, {}
     if owner.model is None:
         assert owner.key is not None, "one of them is given"
-        found, coverage = owner.key.compare_fixed(location.model, cast(owner.example, location.model))
+        found, coverage = owner.key.compare_fixed(Traced.of(location.model, cast(owner.example, location.model)))
         missing = {item.what: float("inf") for item in coverage.uncompared}
         sizes = {} if owner.key.registered is None else owner.key.registered.sizes
         return {**found, **missing}, {name: sizes.get(name, 0) for name in (*found, *missing)}

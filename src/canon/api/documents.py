@@ -11,12 +11,13 @@ from torch import Tensor, nn
 from canon.api.comparing import Compared, Example, Owner
 from canon.graph import ChannelGraph, Layer, outline, trace
 from canon.graph.tensors import tensor_names
+from canon.graph.widening import cast
 from canon.recovery import RecoveryResult
 from canon.verify import Architecture
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, environment
 from canon.verify.function import Comparison, Inputs, compare_models, moved_by_rounding
-from canon.verify.precision import SINGLE, cast
+from canon.verify.precision import SINGLE
 
 RECOVERY_FORMAT: Final = "canon-recovery"
 """What a document of a recovery without a verdict calls itself."""

@@ -9,9 +9,9 @@ A plugin names its class under the entry point group `canon.attacks`:
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
 from typing import Final
 
+from canon._plugins import entry_points
 from canon.attacks.interface import Primitive
 from canon.attacks.options import MIX
 from canon.errors import AttackError

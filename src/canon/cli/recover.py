@@ -93,11 +93,10 @@ def recover(
     place = parse_device(device)
     check_format(out)
     is_page = report is not None and report.suffix.lower() in (".html", ".htm")
-    check_outputs([out, report], [model, widths], force=force)
+    check_outputs([out, report], [widths], force=force)
     if report is not None and is_page:
         check_report(report, force=force)
-    suspect = load_model(talker, model, arch, size, trust_pickle, limit, example)
-    check_outputs([out, report], suspect.files, force=force)
+    suspect = load_model(talker, model, arch, size, trust_pickle, limit, example, outputs=[out, report], force=force)
     known = None if widths is None else known_widths(widths, limit)
     inputs = moved(suspect.example, place)
     with talker.progress(f"recovering {suspect.name}") as advance:

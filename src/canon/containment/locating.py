@@ -22,11 +22,12 @@ from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
 from canon.containment.start import start_by_portrait, start_by_weights
-from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
+from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
+from canon.graph.inputs import fitting
 from canon.graph.tracer import check_model
 from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers

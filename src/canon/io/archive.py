@@ -18,9 +18,9 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from canon._safetensors import damaged, read_numbers
+from canon._safetensors import read_numbers
+from canon._untrusted import Limits, damaged
 from canon.errors import FileFormatError
-from canon.io.limits import Limits
 
 MAGIC: Final = b"PK\x03\x04"
 _LOCAL, _CENTRAL, _END = struct.Struct("<4s5H3L2H"), struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s4H2LH")

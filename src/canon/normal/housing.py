@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from canon.graph import probes, trace
+from canon.graph.inputs import fitting
 from canon.graph.tensors import clone_with, tensor_names
 from canon.normal.building import Builder
 from canon.normal.chains import Written, fit
@@ -22,7 +23,7 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
-from canon.normal.simplify import simplify
+from canon.normal.simplify import simplify, telling
 from canon.normal.turning import Tangled, turn
 
 SAME: Final = 1e-4
@@ -81,10 +82,10 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     theirs = program_graph(owner)
-    plan = lower(owner, example, theirs)
+    plan = lower(owner, fitting(example, owner), theirs, owner=True)
     simplify(plan, weights=False)
-    mine = lower(suspect, example)
-    steps = simplify(mine, parallel=not _has_parallel(plan))
+    mine = lower(suspect, fitting(example, suspect))
+    steps = simplify(mine, kept=telling(plan))
     plan_items, items = items_of(plan), items_of(mine)
     given = outputs_of(plan, plan_items), outputs_of(mine, items)
     try:
@@ -99,7 +100,7 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         except Tangled:
             whole = False
             missing = ["the order of concatenated channels"]
-    builder = Builder(owner, theirs, trace(owner, example))
+    builder = Builder(owner, theirs, trace(owner, fitting(example, owner)))
     model = builder.build(values, tensors)
     surplus = (*_surplus(found, items, mine, given[1]), *idle)
     difference = _difference(suspect, model, example, found.outputs) if whole else None
@@ -128,23 +129,13 @@ def _makers(item: Item) -> tuple[str, ...]:
 def has_ties(owner: nn.Module, example: Any) -> bool:
     """Whether a program has operands that structure does not tell apart; False where it cannot be read."""
     try:
-        plan = lower(owner, example)
+        plan = lower(owner, example, owner=True)
         simplify(plan, weights=False)
         items = items_of(plan)
         given = outputs_of(plan, items)
         return bool(match(items, given, items, given).ties)
     except (NotNormal, BudgetSpent):
         return False
-
-
-def _has_parallel(graph: Graph) -> bool:
-    """Whether the owner adds up layers that read one value: then a suspect's stay as they are."""
-    for node in graph.order:
-        if node.kind == "sum":
-            read = [term.inputs[0] for term in node.inputs if term.kind == "linear"]
-            if len(set(read)) < len(read):
-                return True
-    return False
 
 
 def _numbers(
@@ -197,14 +188,18 @@ def _surplus(found: Match, items: list[Item], graph: Graph, outputs: list[Item])
 
 
 def _difference(suspect: nn.Module, model: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
-    """How far both compute the same in float64; None where they cannot be run."""
+    """How far both compute the same, in float64 where they can; None where they cannot be run."""
+    found = _gap(_double(suspect), _double(model), _double_example(example), outputs)
+    # A program that casts is run in its own precision.
+    return _gap(suspect, model, fitting(example, suspect), outputs) if found is None else found
+
+
+def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
+    worst, seen = 0.0, []
     try:
-        one, two = _double(suspect), _double(model)
-        worst, spread = 0.0, 0.0
-        seen: list[Tensor] = []
         with torch.no_grad():
-            for call in probes(_double_example(example), SAMPLES):
-                ours, theirs = _leaves(one(*call)), _leaves(two(*call))
+            for call in probes(example, SAMPLES):
+                ours, theirs = _leaves(one(*call)), _leaves(two(*fitting(call, two)))
                 for place, result in zip(outputs, theirs, strict=True):
                     other = ours[place] if place is not None else result
                     worst = max(worst, float((other - result).abs().max()))

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon._mapped import duplicate
 from canon.graph import ChannelGraph
 from canon.graph.sizes import update_sizes
 from canon.graph.tensors import clone_with, modules_of, tensor_names
@@ -33,7 +34,7 @@ def replace_tensors(model: nn.Module, changed: Mapping[str, Tensor]) -> nn.Modul
     tensors, _ = tensor_names(model)
     replaced: dict[int, Tensor] = {}
     for name, tensor in tensors.items():
-        data = changed[name] if name in changed else tensor.detach().clone()
+        data = changed[name] if name in changed else duplicate(tensor)
         data = data.contiguous()
         if isinstance(tensor, nn.Parameter):
             data = nn.Parameter(data, requires_grad=tensor.requires_grad)

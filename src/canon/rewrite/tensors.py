@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from canon._mapped import results
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.weights import Move, apply_grouped, gather_axis, move_axes, rescale_norm, scale_axis
@@ -19,7 +20,7 @@ Rewrites = Mapping[int, SpaceRewrite]
 
 def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """The tensors that change, by first name. Nothing given is modified."""
-    changed: dict[str, Tensor] = {}
+    changed = results(tensors)
     for linear in graph.maps:
         rows = any(s.space in rewrites for s in linear.rows)
         columns = any(s.space in rewrites for s in linear.columns or ())

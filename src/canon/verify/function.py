@@ -16,8 +16,8 @@ from canon.errors import VerificationError
 from canon.graph import probes
 from canon.graph.inputs import map_tensors
 from canon.graph.tensors import tensor_names
+from canon.graph.widening import cast, layer_by_layer, runner
 from canon.rewrite import replace_tensors
-from canon.verify.precision import cast, widened
 
 PROBES: Final = 16
 """Random inputs that outputs are compared on."""
@@ -83,15 +83,24 @@ def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     Raises:
         VerificationError: The model cannot be run on these inputs.
     """
-    runner = widened(model)
-    device = next((p.device for p in runner.parameters()), torch.device("cpu"))
+    running = runner(model)
+    device = next((p.device for p in running.parameters()), torch.device("cpu"))
+    calls = _joined(calls) if running is not model else calls
     try:
         with torch.no_grad():
-            found = [_side_by_side(runner(*_moved(cast(call, runner), device)), call) for call in calls]
+            found = [_side_by_side(running(*_moved(cast(call, running), device)), call) for call in calls]
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise VerificationError(f"the model cannot be run on the probes: {said:.160}") from error
     return torch.cat(found)
+
+
+def _joined(calls: Sequence[Inputs]) -> Sequence[Inputs]:
+    """Calls of one tensor each as one call: a model that gets its numbers layer by layer gets them once."""
+    if not all(len(call) == 1 and isinstance(call[0], Tensor) and call[0].ndim > 1 for call in calls):
+        return calls
+    same = len({call[0].shape[1:] for call in calls}) == 1
+    return [(torch.cat([call[0] for call in calls]),)] if same else calls
 
 
 def compare_outputs(ours: Tensor, theirs: Tensor, source: str) -> Comparison:
@@ -116,7 +125,9 @@ def moved_by_rounding(model: nn.Module, calls: Sequence[Inputs], epsilon: float)
     Where outputs hardly change from probe to probe, the rounding of a copy in a coarser type alone moves them as far as
     another network would.
     """
-    generator, wide = torch.Generator().manual_seed(0), widened(model)
+    generator, wide = torch.Generator().manual_seed(0), runner(model)
+    if layer_by_layer(wide):  # too large for a copy
+        return None
     shaken = {
         name: tensor.detach() * (1 + epsilon * (torch.rand(tensor.shape, generator=generator) - 0.5).to(tensor))
         for name, tensor in tensor_names(wide)[0].items()

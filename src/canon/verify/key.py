@@ -116,11 +116,11 @@ class LayoutKey(Shown):
             return None
         return tolerated_noise(self.portrait)
 
-    def compare_fixed(self, model: nn.Module, example: Any) -> tuple[dict[str, float], Coverage]:
+    def compare_fixed(self, traced: Traced) -> tuple[dict[str, float], Coverage]:
         """Residuals of the tensors whose entries have no freedom, and what the comparison covers."""
         if self.registered is None:
             return {}, Coverage(1, (Uncompared("all but channels", 1, "the key was made by an older version"),))
-        return self.registered.compare_fixed(model, example)
+        return self.registered.compare_fixed(traced)
 
     def compare_function(self, suspect: nn.Module) -> tuple[Comparison, ...]:
         """How far a suspect's outputs agree with those of the registered model."""

@@ -9,9 +9,9 @@ A plugin names its scheme class under the entry point group `canon.watermarks`:
 from __future__ import annotations
 
 import importlib
-from importlib.metadata import entry_points
 from typing import Final
 
+from canon._plugins import entry_points
 from canon.errors import WatermarkError
 from canon.watermarks.interface import Scheme
 

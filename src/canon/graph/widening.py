@@ -1,0 +1,79 @@
+"""Models in half precision are run in float32: half precision is for storage, and its rounding would drown much."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from canon.graph.inputs import map_tensors
+from canon.graph.tensors import clone_with, modules_of, tensor_names
+
+LAYER_BY_LAYER: Final = 1 << 28
+"""Bytes from which on a model is not copied: each layer then gets its numbers in float32 while it runs."""
+
+_MARK: Final = "_canon_runner"
+
+
+def runner(model: nn.Module) -> nn.Module:
+    """The model, or one to run in its place, in float32, where its types are not all float32 or all float64."""
+    tensors = tensor_names(model)[0].values()
+    found = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    if found in ({torch.float32}, {torch.float64}, set()):
+        return model
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) < LAYER_BY_LAYER:
+        return copy.deepcopy(model).float()
+    result = clone_with(model, {id(tensor): tensor for tensor in tensors})
+    result.__dict__[_MARK] = True
+    for _, module in modules_of(result):
+        _widen_while_running(module)
+    return result
+
+
+def layer_by_layer(model: nn.Module) -> bool:
+    """Whether a model to run gets its numbers layer by layer."""
+    return _MARK in model.__dict__
+
+
+def computes_in(model: nn.Module) -> torch.dtype:
+    """The float type of a model's inputs."""
+    if layer_by_layer(model):
+        return torch.float32
+    return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+
+
+def _widen_while_running(module: Any) -> None:
+    """Let a layer have its own tensors in float32 from when it is called until it returns."""
+    if isinstance(module, nn.Embedding) and module.max_norm is None:
+        module.register_forward_hook(lambda layer, args, result: result.float())  # a few rows, not the table
+        return
+    narrow = [
+        (held, name)
+        for held in (module._parameters, module._buffers)
+        for name, tensor in held.items()
+        if tensor is not None and tensor.is_floating_point() and tensor.dtype != torch.float32
+    ]
+    if not narrow:
+        return
+    kept: list[list[Tensor]] = []
+
+    def before(layer: Any, args: Any) -> None:
+        kept.append([held[name] for held, name in narrow])
+        for (held, name), tensor in zip(narrow, kept[-1], strict=True):
+            wide = tensor.detach().float()
+            held[name] = nn.Parameter(wide, requires_grad=False) if isinstance(tensor, nn.Parameter) else wide
+
+    def after(layer: Any, args: Any, result: Any) -> None:
+        for (held, name), tensor in zip(narrow, kept.pop(), strict=True):
+            held[name] = tensor
+
+    module.register_forward_pre_hook(before)
+    module.register_forward_hook(after, always_call=True)
+
+
+def cast(example: Tensor | tuple[Any, ...], model: nn.Module) -> Any:
+    """Inputs in the float type that a model computes in."""
+    dtype = computes_in(model)
+    return map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, example)
