@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from canon.containment.agreement import agreement, outputs_on_probes
 from canon.containment.ancestry import updates
-from canon.containment.answer import CLOSE, DERIVED, Findings, decide
+from canon.containment.answer import CLOSE, DERIVED, OTHERS, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
 from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Start
@@ -46,9 +46,6 @@ HALVES: Final = (torch.float16, torch.bfloat16)
 NUMBERS: Final = 64
 """Numbers per row where the owner's model is at hand: under 20% noise, 2,048 rows are still told apart."""
 
-
-REPLACED: Final = 1.2
-"""Rows that are farther from the owner's, relative to their size, are others: 1.4 is usual where nothing is shared."""
 
 BETTER: Final = 0.5
 """A refitted model counts if it differs from the suspect by this part of what it did."""
@@ -329,7 +326,7 @@ def _layers(
         far = residuals[name][here & heard]
         known = torch.cat([item.accepted.distinct.repeat_interleave(repeat) for item, repeat in items])
         # A space may have been found by other layers that make it. A key tells channels apart, not their layers.
-        near = torch.ones_like(here) if by_key else residuals[name] <= REPLACED
+        near = torch.ones_like(here) if by_key else residuals[name] <= OTHERS
         layers.append(
             LocatedLayer(
                 name=name,
