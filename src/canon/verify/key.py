@@ -212,6 +212,13 @@ def register(
     whole = survey(traced, seed=seed)
     if numbers is not None and not 1 <= numbers <= 1024:
         raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
+    idle = next((step.space for step in whole.steps if not bool(step.features.any())), None)
+    if idle is not None:
+        raise VerificationError(
+            "nothing can be registered of a channel space in which no channel does anything",
+            where=traced.graph.spaces[idle].name,
+            hint="Prune it, or verify with the model itself as the reference",
+        )
     digest = model_digest(model)
     tensors, _ = tensor_names(model)
     size = sum(t.numel() * t.element_size() for t in tensors.values())
