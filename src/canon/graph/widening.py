@@ -41,7 +41,8 @@ def layer_by_layer(model: nn.Module) -> bool:
 def is_large(model: nn.Module) -> bool:
     """Whether a model in half precision is run layer by layer, and so not often."""
     tensors = tensor_names(model)[0].values()
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) >= LAYER_BY_LAYER
+    halves = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
+    return halves and sum(tensor.numel() * tensor.element_size() for tensor in tensors) >= LAYER_BY_LAYER
 
 
 class _Room:
