@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 install: $(STAMP) ## Make the virtual environment
 
 test: $(STAMP) ## Run the tests and the examples in the docstrings
-	$(BIN)/python -m pytest -n $(JOBS) --durations=10 $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=10 $(PYTEST_FLAGS)
 
 demo: $(STAMP) ## Watermark a network, hide it, bring it back, and prove it
 	@mkdir -p build

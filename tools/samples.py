@@ -21,7 +21,7 @@ from typing import Any
 PREPARATION = (
     "canon watermark embed uchida17 test_resnet --message random:1 --epochs 3 --out owner.safetensors --key owner.key",
     "canon attack owner.safetensors --op mix-opseq --ratio 0.3 --seed 3 --out disguised.safetensors",
-    "canon attack owner.safetensors --op nso_clique --op dead_range --op odd_group --after noise:relative=0.0002 "
+    "canon attack owner.safetensors --op nso_clique --op dead_range --op odd_group --after noise:relative=0.0003 "
     "--out hidden.safetensors",
     "canon watermark embed uchida17 test_resnet --seed 7 --epochs 3 --out stranger.safetensors --key stranger.key",
     "canon attack test_efficientnet --size 32 --out other.pt2",

@@ -64,7 +64,7 @@ def test_a_message_that_is_not_in_is_not_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["nosuch"], "no watermarking scheme 'nosuch'"),
+        (["nosuch"], "no scheme 'nosuch'"),
         (["uchida17", "--layer", "conv9"], "no Conv2d or Linear layer 'conv9'"),
         (["lottery", "--message", "x" * 30], "these layers hold 192"),
         (["uchida17", "--device", "nowhere"], "cannot be used here"),

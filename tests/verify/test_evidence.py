@@ -6,6 +6,7 @@ import copy
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def read_key() -> Key:
     return key(1, Message.of(int(bit or 0) for bit in found.bits))
 
 
+@cache
 def documents() -> dict[str, dict[str, Any]]:
     """Evidence of every kind."""
     suspect, owner = disguise(tiny(), example()), tiny()
@@ -64,16 +66,20 @@ def _noisy(model: torch.nn.Module) -> torch.nn.Module:
     return noisy
 
 
-DOCUMENTS = documents()
+NAMES = ("mark", "no key", "wrong key", "derived", "stranger", "layout")
 
 
-@pytest.mark.parametrize("name", DOCUMENTS)
+def test_every_document_has_its_name() -> None:
+    assert tuple(documents()) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_documents_check(name: str) -> None:
-    read_evidence(json.dumps(DOCUMENTS[name], allow_nan=False))
+    read_evidence(json.dumps(documents()[name], allow_nan=False))
 
 
 def test_verdicts() -> None:
-    words = {name: (d["verdict"]["kind"], d["answers"]["network"]["answer"]) for name, d in DOCUMENTS.items()}
+    words = {name: (d["verdict"]["kind"], d["answers"]["network"]["answer"]) for name, d in documents().items()}
     assert words == {
         "mark": ("matches", "equal"),
         "no key": ("matches", "equal"),
@@ -82,8 +88,8 @@ def test_verdicts() -> None:
         "stranger": ("refuted", "unrelated"),
         "layout": ("matches", "equal"),
     }
-    assert DOCUMENTS["mark"]["record"]["examiner"] == "somebody"
-    assert DOCUMENTS["mark"]["record"]["created"].endswith("+00:00")
+    assert documents()["mark"]["record"]["examiner"] == "somebody"
+    assert documents()["mark"]["record"]["created"].endswith("+00:00")
 
 
 def _verdict(document: dict[str, Any]) -> None:
@@ -119,7 +125,7 @@ EDITS: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
 @pytest.mark.parametrize("name", EDITS)
 def test_an_edited_document_fails_its_own_check(name: str) -> None:
     kind, edit = EDITS[name]
-    document = copy.deepcopy(DOCUMENTS[kind])
+    document = copy.deepcopy(documents()[kind])
     edit(document)
     with pytest.raises(VerificationError, match="changed after it was written"):
         check_evidence(document)
@@ -128,7 +134,7 @@ def test_an_edited_document_fails_its_own_check(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in EDITS if name != "coverage"])
 def test_an_edit_with_a_new_digest_contradicts_itself(name: str) -> None:
     kind, edit = EDITS[name]
-    document = copy.deepcopy(DOCUMENTS[kind])
+    document = copy.deepcopy(documents()[kind])
     edit(document)
     document.pop("digest")
     document["digest"] = document_digest(document)
@@ -173,7 +179,7 @@ CONCLUDED: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
 def test_an_edit_that_draws_its_conclusions_contradicts_itself(name: str) -> None:
     """Answers, verdict and digest are made to follow; what was counted and measured says otherwise."""
     kind, edit = CONCLUDED[name]
-    document = copy.deepcopy(DOCUMENTS[kind])
+    document = copy.deepcopy(documents()[kind])
     edit(document)
     answers = answers_of(document)
     verdict = decide(answers, unusual_options(document["options"]))

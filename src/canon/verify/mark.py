@@ -13,8 +13,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-from scipy.stats import binom
-
 from canon.errors import VerificationError
 
 FRACTION: Final = 0.9
@@ -131,4 +129,6 @@ def p_value(matched: int, total: int, alternatives: int = 1) -> float:
     """
     if total < 1 or not 0 <= matched <= total:
         raise VerificationError(f"{matched} of {total} bits cannot be right")
+    from scipy.stats import binom  # takes a second to import
+
     return min(1.0, max(1, alternatives) * float(binom.sf(matched - 1, total, 0.5)))

@@ -17,7 +17,6 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import torch
-from scipy.stats import binom, chi2
 from torch import Tensor
 
 from canon.errors import WatermarkError
@@ -123,6 +122,8 @@ class Controls:
             return f"it reads {centre} of {self.total} bits on average from models that cannot bear them"
         # Right bits of controls that share one key may lean together but do not scatter wider than fair coins.
         freedom = self.count - len(self.means)
+        from scipy.stats import chi2  # takes a second to import
+
         widest = max(LEAST_DISPERSION, float(chi2.isf(FALSE_ALARM, freedom)) / freedom)
         if self.dispersion > widest:
             return f"its bits hang together: {self.total} of them say no more than {self.total / self.dispersion:.0f}"
@@ -272,4 +273,6 @@ def _signs(count: int, generator: torch.Generator) -> Tensor:
 
 
 def _tail(matched: int, total: int, chance: float = 0.5) -> float:
+    from scipy.stats import binom
+
     return float(binom.sf(matched - 1, total, chance))
