@@ -11,7 +11,6 @@ from torch import Tensor
 
 from canon.describe import Array
 from canon.graph import LinearMap
-from canon.recovery.tolerance import FAINT
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +154,7 @@ class Adder:
         if self._ready:
             return
         device, sums = piece.device, self._sums
-        self._parts, self._columns = [], piece.shape[1]
+        self._parts = []
         for numbers, members in sums.alike():
             parts = (numbers, sums.members[members].ravel(), sums.factor[members][..., None])
             self._parts.append(tuple(torch.from_numpy(part).to(device) for part in parts))
@@ -193,7 +192,7 @@ class Adder:
         # Two numbers that happen to be small leave a last digit of what they were written with.
         yardstick = torch.maximum(mass, length[:, None] * self._usual)
         share = size / torch.where(yardstick > 0, yardstick, 1.0)
-        zero = (share <= self.limit) | (size <= self.rounded) | self._hardly_read(size, length)
+        zero = (share <= self.limit) | (size <= self.rounded)
         self.largest = torch.maximum(self.largest, torch.where(zero, share, 0.0).amax(dim=0))
         total = total.masked_fill_(zero[..., None], 0).to(self.totals.dtype)
         self.totals.index_copy_(0, rows.to(total.device), total)
@@ -206,14 +205,6 @@ class Adder:
             self.size += total.abs().sum(dim=0, dtype=torch.float64)
             self._left += size.square().sum(dim=0)
             self._mass += mass.square().sum(dim=0)
-
-    def _hardly_read(self, size: Tensor, length: Tensor) -> Tensor:
-        """Sums of nothing but noise, where most rows hardly read any of the columns: noises add up by their squares."""
-        count = torch.from_numpy(self._sums.sizes).to(size.device)
-        ordinary = length / self._columns**0.5
-        assert self._usual is not None, "callers measure it"
-        unread = self._usual * self._columns**0.5 <= FAINT * count
-        return torch.logical_and(unread, size <= FAINT * count.sqrt() * ordinary[:, None])
 
     def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
         """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""
