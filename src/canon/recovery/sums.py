@@ -169,7 +169,8 @@ class Adder:
     def add(self, piece: Tensor, rows: Tensor) -> None:
         """Add up the columns of some rows, given with their numbers. What that makes is decided by `settle`."""
         self.prepare(piece)
-        length = torch.linalg.vector_norm(piece.flatten(1), dim=1, dtype=torch.float64)
+        wide = torch.promote_types(piece.dtype, torch.float32)
+        length = torch.linalg.vector_norm(piece.flatten(1), dim=1, dtype=wide).double()
         self._open.append((rows, *self._added(piece), length))
 
     @property
@@ -188,7 +189,7 @@ class Adder:
         del waiting
         if self._usual is None:
             self._usual = (mass / length.clamp(min=1e-300)[:, None]).median(dim=0).values
-        size = torch.linalg.vector_norm(total, dim=-1)
+        size = _lengths(total)
         # Two numbers that happen to be small leave a last digit of what they were written with.
         yardstick = torch.maximum(mass, length[:, None] * self._usual)
         share = size / torch.where(yardstick > 0, yardstick, 1.0)
@@ -212,7 +213,7 @@ class Adder:
         for numbers, members, factor in self._parts:
             picked = piece.index_select(1, members).view(len(piece), *factor.shape[:2], -1)
             terms = picked * factor  # float64, as the factors are
-            found.append((numbers, terms.sum(dim=1), torch.linalg.vector_norm(terms, dim=-1).sum(dim=1)))
+            found.append((numbers, terms.sum(dim=1), _lengths(terms).sum(dim=1)))
         if len(found) == 1:
             return found[0][1], found[0][2]
         total = found[0][1].new_empty(len(piece), *self.size.shape)
@@ -247,6 +248,13 @@ class Adder:
         if self._ready:
             ratio[self._sums.targets] = self.largest.cpu().numpy()
         return ratio
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    """Norms along the last axis, which is short: torch's own take many times as long there."""
+    if vectors.shape[-1] == 1:
+        return vectors[..., 0].abs()
+    return (vectors.square() @ vectors.new_ones(vectors.shape[-1])).sqrt()
 
 
 def _limits(sums: Sums, spread: Array, floor: float, smallest: float) -> tuple[Array, Array]:
