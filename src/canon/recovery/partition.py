@@ -64,8 +64,9 @@ class Classes:
     scales: Mapping[int, Tensor] = field(default_factory=dict)
     """By tap: channel = scale x what its class computes, whatever the leader's own scale is."""
 
-    doubt: Tensor = field(default_factory=lambda: torch.zeros(1))
-    """For every channel how much noise must have moved it, if that alone makes it what it is taken for."""
+    doubt: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """For every channel how much noise must have moved it, if that alone makes it what it is taken for: a constant,
+    or equal to another although the two differ."""
 
     def coordinates(self) -> Coordinates:
         """Classes as coordinates for the layers that read the space."""
@@ -235,10 +236,10 @@ class Refinement:
         leader = np.where(null, everyone, self._group(space, signature, label))
         following = np.flatnonzero(leader != everyone)
         spread = np.where(null, found.blur, 0.0)
-        doubt = spread.copy()
+        doubt = np.where(still, found.blur, 0.0)
         spread[following] = signature.distance(following, leader[following])
         plain = signature.distance(following, leader[following], slack=False) <= self.tolerance.equal
-        doubt[following] = np.where(plain, 0.0, spread[following])
+        doubt[following] = np.maximum(doubt[following], np.where(plain, 0.0, spread[following]))
         factors, scales = _factors(signature, leader)
         values = {p: np.where(still, v, np.nan) for p, v in constants.items()}
         return Classes(
@@ -304,7 +305,7 @@ def _identity(space: Space) -> Classes:
     everyone = torch.arange(space.width)
     none = torch.zeros(space.width, dtype=torch.bool)
     zero = torch.zeros(space.width, dtype=torch.float64)
-    return Classes(everyone, none, none, {}, {}, zero)
+    return Classes(everyone, none, none, {}, {}, zero, doubt=zero)
 
 
 def _factors(signature: Signature, leader: Array) -> tuple[dict[int, Array], dict[int, Array]]:
