@@ -90,7 +90,7 @@ def test_copies_with_noise_are_copies(noise: float) -> None:
         hidden = copy.deepcopy(clique(plain, 1.0))
         with torch.no_grad():
             for tensor in hidden.parameters():
-                tensor *= 1 + noise * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype)
+                tensor.mul_(1 + noise * torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype))
         result = recover(hidden, plain.example)
         assert widths(result.model) == widths(plain.model), f"seed {seed}: {result.report.table()}"
         drift = relative_error(outputs(result.model, plain.example), outputs(hidden, plain.example))
