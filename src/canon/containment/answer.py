@@ -35,6 +35,9 @@ ENOUGH: Final = 16
 SAME_UPDATE: Final = 0.9
 """Cosine of updates from which on the suspect has what the owner added; innocents were seen at up to 0.86."""
 
+OTHERS: Final = 1.2
+"""Rows that are farther from the owner's, relative to their size, are others: 1.4 is usual where nothing is shared."""
+
 ANCESTOR: Final = "a common ancestor of both would explain this as well; give it as an ancestor if there is one"
 
 
@@ -174,6 +177,12 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
         tail = f"; updates of the ancestor agree to {least:.2f}"
     else:
         tail = f"; {ANCESTOR}"
+    medians = sorted(layer.median for layer in findings.layers if layer.found)
+    if medians and medians[len(medians) // 2] > OTHERS:
+        return (
+            "not decided",
+            f"{many}, but what is known exactly of them is another network's: the key contradicts itself",
+        )
     against = _short_of_contained(findings, everywhere)
     if against is None:
         return "contained", f"every channel of the owner's was found, and the rest of the suspect does nothing{tail}"

@@ -12,11 +12,12 @@ from torch import Tensor, nn
 
 from canon.containment.agreement import agreement, outputs_on_probes
 from canon.containment.ancestry import updates
-from canon.containment.answer import CLOSE, DERIVED, Findings, decide
+from canon.containment.answer import CLOSE, DERIVED, OTHERS, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
 from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Start
 from canon.containment.mirrors import mirror_images, with_images
+from canon.containment.places import walk_through
 from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
@@ -180,8 +181,7 @@ def _located(
     held = torch.float32 if owner.traced is None else coarsest(owner.traced.model)
     precision = Precision.of(suspect, held)
     theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
-    walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
-    found = walk.run()
+    walk, found = walk_through(given.traced, owner.portrait)
     extracted = _extracted(given, owner, example, found)
     ours = outputs_on_probes(extracted.model, example)
     agreed = agreement(theirs, ours, precision)
@@ -210,7 +210,7 @@ def _located(
     graph = extracted.graph
     findings = Findings(
         model=extracted.model,
-        layers=_layers(graph, owner.architecture, found, residuals),
+        layers=_layers(graph, owner.architecture, found, residuals, by_key=owner.traced is None),
         spaces=_spaces(graph, found),
         silent={graph.spaces[space].name: item.silent for space, item in found.items()},
         first=_first(graph),
@@ -309,7 +309,12 @@ def _first(graph: ChannelGraph) -> frozenset[str]:
 
 
 def _layers(
-    graph: ChannelGraph, architecture: Architecture, found: Mapping[int, Found], residuals: Mapping[str, Tensor]
+    graph: ChannelGraph,
+    architecture: Architecture,
+    found: Mapping[int, Found],
+    residuals: Mapping[str, Tensor],
+    *,
+    by_key: bool,
 ) -> tuple[LocatedLayer, ...]:
     first, rows, layers = _first(graph), channels_of(graph), []
     for name in architecture.shapes:
@@ -319,12 +324,15 @@ def _layers(
         here = torch.cat([item.accepted.found.repeat_interleave(repeat) for item, repeat in items])
         heard = torch.cat([(~item.silent).repeat_interleave(repeat) for item, repeat in items])
         far = residuals[name][here & heard]
+        known = torch.cat([item.accepted.distinct.repeat_interleave(repeat) for item, repeat in items])
+        # A space may have been found by other layers that make it. A key tells channels apart, not their layers.
+        near = torch.ones_like(here) if by_key else residuals[name] <= OTHERS
         layers.append(
             LocatedLayer(
                 name=name,
-                channels=sum(item.accepted.found.numel() for item, _ in items),
-                found=sum(int(item.accepted.found.sum()) for item, _ in items),
-                distinct=sum(int(item.accepted.distinct.sum()) for item, _ in items),
+                channels=here.numel(),
+                found=int((here & near).sum()),
+                distinct=int((known & near).sum()),
                 median=float(far.median()) if far.numel() else 0.0,
                 worst=float(far.max()) if far.numel() else 0.0,
                 chance=max(item.bar for item, _ in items),

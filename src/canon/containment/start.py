@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from canon.containment.location import Start
+from canon.containment.matching import LEAST
 from canon.containment.walk import Found
 from canon.graph import ChannelGraph, Segment
 from canon.verify.portrait import Portrait, directions
-from canon.verify.side import movable
+from canon.verify.side import Part, movable
 from canon.verify.traced import Traced
 
 SHARED: Final = 0.07
@@ -52,6 +53,8 @@ def start_by_weights(ours: Traced, theirs: Traced, found: Mapping[int, Found]) -
         axes = (linear.row_axis, linear.column_axis)
         first, second = (w.movedim(axes, (0, 1)).float()[rows][:, columns].flatten(1) for w in (yours, mine))
         first, second = (torch.nn.functional.normalize(part, dim=1) for part in (first, second))
+        alike = (first * second).sum(dim=1) >= LEAST  # others were replaced, which is no training
+        first, second = first[alike], second[alike]
         squares = _gap(first, second).square()
         # Had every entry a random sign, two rows' product squared would be this much on average.
         sums.add(first, second, squares @ squares.T)
@@ -72,7 +75,8 @@ def start_by_portrait(portrait: Portrait, found: Mapping[int, Found], graph: Cha
             continue
         item = found[step.space]
         here = item.accepted.found
-        first, second = (directions(x.double(), step.parts)[0][here] for x in (step.features, item.features))
+        (first, parts), (second, _) = (directions(x.double()[here], step.parts) for x in (step.features, item.features))
+        first, second = _alike(first, second, parts)
         length = _gap(first, second).square().sum(dim=1)
         # Projections of rows that share nothing.
         sums.add(first, second, length[:, None] * length / max(1, first.shape[1]))
@@ -111,6 +115,18 @@ class _Sums:
             self.added / self.weight if self.weight else 0.0,
             bar,
         )
+
+
+def _alike(first: Tensor, second: Tensor, parts: Sequence[Part]) -> tuple[Tensor, Tensor]:
+    """Both without directions that are nothing like each other: these were replaced, which is no training."""
+    masks, start = [], 0
+    for part in parts:
+        ours, theirs = (x[:, start : start + part.columns].view(-1, part.blocks, part.numbers) for x in (first, second))
+        alike = torch.nn.functional.cosine_similarity(ours, theirs, dim=2) >= LEAST
+        masks.append(alike.repeat_interleave(part.numbers, dim=1))
+        start += part.columns
+    mask = torch.cat(masks, dim=1)
+    return first * mask, second * mask
 
 
 def _gap(first: Tensor, second: Tensor) -> Tensor:

@@ -28,6 +28,10 @@ BLIND: Final = 0.5
 DISAGREE: Final = 0.1
 """Outputs disagree if one differs by more."""
 
+CLAIMS: Final = 1 << 30
+"""Claims that somebody may have had stamped before a suspect existed, to bring the one whose mark fits by luck. A mark
+that is to prove something alone, on a network that is not the owner's, must be rarer than that."""
+
 MOST_OF_IT: Final = 0.75
 """Share of the owner's layers and numbers, its head aside, that must be found before a network is called derived."""
 
@@ -214,8 +218,9 @@ def _mark(document: Document) -> MarkAnswer:
     if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
     limit = min(mark["alpha"], ALPHA)
-    # A claim to many keys had as many tries: the one that happens to read is no more than luck.
-    alone = bool(mark["carries_alone"]) and mark["p_value"] * _tries(document["priority"]) <= limit
+    # Who has many keys stamped in advance, in one claim or in many, brings the one that happens to read.
+    tries = CLAIMS * _tries(document["priority"])
+    alone = bool(mark["carries_alone"]) and mark["p_value"] * tries <= limit
     if mark["p_value"] <= limit:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
     most = max(controls["matched"])
