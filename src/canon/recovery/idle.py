@@ -1,7 +1,7 @@
 """Layers that do nothing: identity kernels, and norms that are `x · 1 + 0`.
 
-What does nothing is the normal form's knowledge (`canon.normal`). Layers that were put in and disguised then are found once
-channels are compact; where their channels were put into another order as well, they are not.
+What does nothing is the normal form's knowledge (`canon.normal`). Layers that were put in and disguised then are found
+once channels are compact; where their channels were put into another order as well, they are not.
 """
 
 from __future__ import annotations
