@@ -32,8 +32,9 @@ from canon_benchmarks.subjects import shapes, subject
 KEYS: Final = ("model", "variant", "noise", "seed", "ratio")
 NOISES: Final = (
     "0", "1e-7", "1e-6", "1e-5", "1e-4", "3e-4", "1e-3", "2e-3", "3e-3", "1e-2", "float16", "bfloat16",
+    "1e-5 of spread",
 )  # fmt: skip
-"""Relative noise, or the precision that the model is rounded to."""
+"""Relative noise, the precision that the model is rounded to, or noise relative to the deviation of each tensor."""
 
 OUT: Final = Path("docs/results/noise_curve.json")
 ATTACKS: Final = ("nso_clique", "nso_split", "mix-opseq")
@@ -59,7 +60,11 @@ def disturb(model: nn.Module, noise: str, seed: int) -> nn.Module:
     with torch.no_grad():
         for parameter in model.parameters():
             drawn = torch.randn(parameter.shape, generator=generator).to(parameter.device)
-            parameter.mul_(1 + float(noise) * drawn)
+            if noise.endswith(" of spread"):
+                spread = parameter.std() if parameter.numel() > 1 else parameter.abs()
+                parameter.add_(float(noise.removesuffix(" of spread")) * spread * drawn)
+            else:
+                parameter.mul_(1 + float(noise) * drawn)
     return model
 
 
@@ -107,8 +112,8 @@ def page(records: Sequence[Record]) -> str:
     ratios = ", ".join(f"{ratio:g}" for ratio in sorted({record["ratio"] for record in records}))
     return (
         "# Recovery from noisy weights\n\nMade by `python -m canon_benchmarks noise_curve` from `noise_curve.json`, at "
-        f"ρ = {ratios}. Columns: relative Gaussian noise on every parameter after the attack, or rounding to half "
-        "precision and back. Cells: attacked models that come back with every clean shape.\n\n" + table(records)
+        f"ρ = {ratios}. Columns: relative Gaussian noise on every parameter after the attack, rounding to half "
+        "precision and back, or noise relative to the deviation of each tensor. Cells: attacked models that come back with every clean shape.\n\n" + table(records)
     )
 
 

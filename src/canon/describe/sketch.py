@@ -92,7 +92,7 @@ class RowSketch:
 
 
 @dataclass(frozen=True, eq=False)
-class _Columns:
+class Columns:
     """A layer's input axis in coordinates."""
 
     index: Array
@@ -129,7 +129,7 @@ def sketch_rows(
     rows = weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
     count, inputs, kernel = rows.shape[0], rows.shape[1], prod(rows.shape[2:])
     groups, length, device = linear.groups, inputs * kernel, weight.device
-    columns = _columns(linear, inputs * groups, coordinates)
+    columns = columns_in(linear, inputs * groups, coordinates)
     flat = rows.reshape(groups, count // groups, length)
     wide = torch.promote_types(weight.dtype, torch.float32)
     per_column = kernel * numbers
@@ -220,9 +220,10 @@ def step_of(flat: Tensor) -> int:
     return max(1, piece // max(1, flat.shape[0] * flat.shape[2]))
 
 
-def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]) -> _Columns:
+def columns_in(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinates]) -> Columns:
+    """A layer's input axis, of so many entries, in coordinates of the spaces that it reads."""
     if linear.columns is None:
-        return _Columns(np.arange(length), length, None, None)
+        return Columns(np.arange(length), length, None, None)
     index, factor, constant, size = [], [], [], 0
     still = False
     for segment in linear.columns:
@@ -244,4 +245,4 @@ def _columns(linear: LinearMap, length: int, coordinates: Mapping[int, Coordinat
         constant.append(value)
         size += space.size * repeat
     whole = np.concatenate(constant) if still else None
-    return _Columns(np.concatenate(index), size, np.concatenate(factor), whole)
+    return Columns(np.concatenate(index), size, np.concatenate(factor), whole)

@@ -15,6 +15,7 @@ from canon.graph.names import writes_in_place
 from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
 from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
+from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal, is_zero
 from canon.normal.spelling import called_name, elementwise, plain_settings
 
@@ -331,6 +332,19 @@ def norm_value(module: Any, name: str) -> Affine:
     return affine_of(own, (("norm", name),))
 
 
+def does_nothing(module: nn.Module) -> bool:
+    """Whether a layer gives what it got, whatever that is: an identity kernel, or a norm that is `x · 1 + 0`."""
+    layer: Any = module
+    if hooked(module):
+        return False
+    if type(module) is nn.Linear:
+        return identity_kernel(Linear(layer.weight, layer.bias))
+    if type(module) in CONVOLUTIONS:
+        value = _convolution(layer, "")
+        return value is not None and identity_kernel(value)
+    return type(module) in NORMS and layer.running_mean is not None and is_identity(norm_value(layer, ""))
+
+
 def name_of(module: nn.Module) -> str | None:
     """The name of the function that a layer without tensors is."""
     if type(module) in PADDINGS:
@@ -359,4 +373,4 @@ def _tensors(module: nn.Module) -> dict[str, Tensor]:
     return dict((*module.named_parameters(), *module.named_buffers()))
 
 
-__all__ = ["lower", "norm_value", "program_graph", "shapes_of"]
+__all__ = ["does_nothing", "lower", "norm_value", "program_graph", "shapes_of"]

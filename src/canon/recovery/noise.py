@@ -58,8 +58,11 @@ def largest(classes: Mapping[int, Classes]) -> float:
 
 
 def _shown(classes: Mapping[int, Classes]) -> tuple[Array, Array]:
-    spread = np.concatenate([found.spread.numpy() for found in classes.values()])
-    null = np.concatenate([found.null.numpy() for found in classes.values()])
-    leaders = [found.leader.numpy() for found in classes.values()]
-    copy = np.concatenate([leader != np.arange(leader.size) for leader in leaders])
-    return spread[copy], spread[null]
+    """By how much copies disagree, and what was left of rows that cancelled."""
+    spread, doubt, leader, still = (
+        [numbers.numpy() for numbers in parts]
+        for parts in zip(*((c.spread, c.doubt, c.leader, c.null | c.constant) for c in classes.values()), strict=True)
+    )
+    copy = np.concatenate([numbers != np.arange(numbers.size) for numbers in leader])
+    silent = np.concatenate(still)
+    return np.concatenate(spread)[copy & ~silent], np.concatenate(doubt)[silent]

@@ -35,6 +35,7 @@ from canon.describe import (
 from canon.describe.sketch import nearest
 from canon.graph import ChannelGraph, Space
 from canon.graph.tensors import shape_of
+from canon.recovery.confirm import mistaken, rows_of
 from canon.recovery.tolerance import Tolerance
 
 
@@ -63,8 +64,9 @@ class Classes:
     scales: Mapping[int, Tensor] = field(default_factory=dict)
     """By tap: channel = scale x what its class computes, whatever the leader's own scale is."""
 
-    doubt: Tensor = field(default_factory=lambda: torch.zeros(1))
-    """For every channel how much noise must have moved it, if that alone makes it what it is taken for."""
+    doubt: Tensor = field(default_factory=lambda: torch.zeros(0))
+    """For every channel how much noise must have moved it, if that alone makes it what it is taken for: a constant,
+    or equal to another although the two differ."""
 
     def coordinates(self) -> Coordinates:
         """Classes as coordinates for the layers that read the space."""
@@ -93,6 +95,10 @@ class Refinement:
         self.version: dict[int, int] = {}
         self.sketches: dict[int, tuple[tuple[int, ...], RowSketch]] = {}
         self.used: dict[int, frozenset[int]] = {}
+        self.confirmed: dict[int, object] = {}
+        self.apart: dict[int, Array] = {}
+        """By space: channels that sketches took for what they are not have numbers of their own."""
+
         self.visits = 0
         self.parameters = Parameters(graph, tensors)
         self.programs: dict[int, Program] = {}
@@ -125,7 +131,36 @@ class Refinement:
                 if reader not in waiting:
                     waiting.add(reader)
                     heapq.heappush(queue, (True, reader))
+            if not queue:
+                for index in self._told_apart():
+                    waiting.add(index)
+                    heapq.heappush(queue, (True, index))
         return self.classes
+
+    def _told_apart(self) -> list[int]:
+        """Compare whole rows; the spaces in which some were mistaken for others and must be judged again."""
+        found = []
+        for space in self.graph.spaces:
+            classes, state = self.classes[space.id], (self.version[space.id], self._versions(space))
+            if space.pins or self.confirmed.get(space.id) == state:
+                continue
+            self.confirmed[space.id] = state
+            given = rows_of(space, self.graph, self.tensors, self.coordinates, self._available(space))
+            # Constants are told apart by their values, whatever made them.
+            everyone, leader, null = np.arange(space.width), classes.leader.numpy(), classes.null.numpy()
+            leader = np.where(classes.constant.numpy(), everyone, leader)
+            wrong = mistaken(given, leader, null, self.tolerance)
+            if wrong.any():
+                apart = self.apart.get(space.id, np.zeros(space.width, dtype=np.int64))
+                # What shares a class and is wrong in it may still be alike: it is compared again.
+                self.apart[space.id] = np.where(wrong, apart + 1, apart)
+                found.append(space.id)
+        return found
+
+    def _versions(self, space: Space) -> tuple[int, ...]:
+        """The state of everything that a space's layers read."""
+        maps = (self.graph.maps[producer.map] for producer in space.producers)
+        return tuple(self.version[s.space] for linear in maps for s in linear.columns or ())
 
     def _visit(self, space: Space) -> bool:
         """Judge a space; True when the layers that read it must be described again."""
@@ -184,6 +219,8 @@ class Refinement:
             stacked = np.array([*read.values()])
             still = ~np.isnan(stacked).any(axis=0)
             null = (stacked == 0).all(axis=0)
+            if space.id in self.apart:  # what seemed to be nothing, and is not, is left as it is
+                null, still = null & (self.apart[space.id] == 0), still & (self.apart[space.id] == 0)
         constant = still & ~null
         constants = read if constant.any() else {}
         signature = describe(space, self.graph, self.tensors, sketches, zero, program)
@@ -194,13 +231,15 @@ class Refinement:
         label = (null + 2 * constant) * space.groups + everyone // (space.width // space.groups)
         if old is not None:
             label = label * space.width + old.leader.numpy()
+        if space.id in self.apart:
+            label = label * space.width + self.apart[space.id]
         leader = np.where(null, everyone, self._group(space, signature, label))
         following = np.flatnonzero(leader != everyone)
         spread = np.where(null, found.blur, 0.0)
-        doubt = spread.copy()
+        doubt = np.where(still, found.blur, 0.0)
         spread[following] = signature.distance(following, leader[following])
         plain = signature.distance(following, leader[following], slack=False) <= self.tolerance.equal
-        doubt[following] = np.where(plain, 0.0, spread[following])
+        doubt[following] = np.maximum(doubt[following], np.where(plain, 0.0, spread[following]))
         factors, scales = _factors(signature, leader)
         values = {p: np.where(still, v, np.nan) for p, v in constants.items()}
         return Classes(
@@ -266,7 +305,7 @@ def _identity(space: Space) -> Classes:
     everyone = torch.arange(space.width)
     none = torch.zeros(space.width, dtype=torch.bool)
     zero = torch.zeros(space.width, dtype=torch.float64)
-    return Classes(everyone, none, none, {}, {}, zero)
+    return Classes(everyone, none, none, {}, {}, zero, doubt=zero)
 
 
 def _factors(signature: Signature, leader: Array) -> tuple[dict[int, Array], dict[int, Array]]:

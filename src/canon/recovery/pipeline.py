@@ -26,6 +26,7 @@ from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.hollow import crop, hollow_kernels
+from canon.recovery.idle import idle_layers, without
 from canon.recovery.kernels import crop_kernels
 from canon.recovery.noise import consistent, largest
 from canon.recovery.partition import Classes, Refinement
@@ -66,6 +67,13 @@ class RecoveryResult(Shown):
 
     report: RecoveryReport
     """What was found and why."""
+
+    def lean(self) -> nn.Module:
+        """A copy of the model without the layers that do nothing: `nn.Identity` stands where they stood.
+
+        The recovered model itself keeps them, so that it can be saved and loaded as what it is.
+        """
+        return without(self.model, self.report.idle)
 
     def _shown(self) -> Mapping[str, object]:
         return self.report._shown()
@@ -167,6 +175,7 @@ class _Run:
             parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
             tolerance=tolerance,
             agreement=agreed,
+            idle=idle_layers(recovered),
         )
         return RecoveryResult(recovered, report)
 

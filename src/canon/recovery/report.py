@@ -108,6 +108,9 @@ class RecoveryReport(Shown):
     agreement: float | None
     """Largest difference between the outputs before and after, relative to the largest output; None if unchecked."""
 
+    idle: tuple[str, ...] = ()
+    """Layers of the recovered model that do nothing; `RecoveryResult.lean` leaves them out."""
+
     def _shown(self) -> Mapping[str, object]:
         return {
             "method": self.method,
@@ -144,6 +147,7 @@ class RecoveryReport(Shown):
             "tolerance": asdict(self.tolerance),
             "agreement": self.agreement,
             "cropped": {name: list(size) for name, size in self.cropped.items()},
+            "idle": list(self.idle),
             "seconds": dict(self.seconds),
             "spaces": [space.to_dict(decisions) for space in self.spaces],
         }

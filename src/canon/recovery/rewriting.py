@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,7 +61,13 @@ class Rewrite:
     def applied(self, subject: Subject) -> Subject:
         """The subject afterwards."""
         after = subject.with_tensors(self.changed)
-        return after if self.graph is None else replace(after, graph=self.graph)
+        if self.graph is None:
+            return after
+        merged = dict(subject.merged)
+        for index, outcome in self.outcomes.items():
+            leader, known = outcome.classes.leader.numpy(), subject.members(subject.graph.spaces[index])
+            merged[index] = np.bincount(leader, known, minlength=leader.size)[outcome.kept.numpy()]
+        return replace(after, graph=self.graph, merged=merged)
 
 
 def in_steps(steps: Sequence[Step]) -> Rewrite | None:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from canon.describe import Array
 from canon.graph import LinearMap
-from canon.recovery.tolerance import FAINT
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +154,7 @@ class Adder:
         if self._ready:
             return
         device, sums = piece.device, self._sums
-        self._parts, self._columns = [], piece.shape[1]
+        self._parts = []
         for numbers, members in sums.alike():
             parts = (numbers, sums.members[members].ravel(), sums.factor[members][..., None])
             self._parts.append(tuple(torch.from_numpy(part).to(device) for part in parts))
@@ -170,7 +169,8 @@ class Adder:
     def add(self, piece: Tensor, rows: Tensor) -> None:
         """Add up the columns of some rows, given with their numbers. What that makes is decided by `settle`."""
         self.prepare(piece)
-        length = torch.linalg.vector_norm(piece.flatten(1), dim=1, dtype=torch.float64)
+        wide = torch.promote_types(piece.dtype, torch.float32)
+        length = torch.linalg.vector_norm(piece.flatten(1), dim=1, dtype=wide).double()
         self._open.append((rows, *self._added(piece), length))
 
     @property
@@ -189,11 +189,11 @@ class Adder:
         del waiting
         if self._usual is None:
             self._usual = (mass / length.clamp(min=1e-300)[:, None]).median(dim=0).values
-        size = torch.linalg.vector_norm(total, dim=-1)
+        size = _lengths(total)
         # Two numbers that happen to be small leave a last digit of what they were written with.
         yardstick = torch.maximum(mass, length[:, None] * self._usual)
         share = size / torch.where(yardstick > 0, yardstick, 1.0)
-        zero = (share <= self.limit) | (size <= self.rounded) | self._hardly_read(size, length)
+        zero = (share <= self.limit) | (size <= self.rounded)
         self.largest = torch.maximum(self.largest, torch.where(zero, share, 0.0).amax(dim=0))
         total = total.masked_fill_(zero[..., None], 0).to(self.totals.dtype)
         self.totals.index_copy_(0, rows.to(total.device), total)
@@ -207,21 +207,13 @@ class Adder:
             self._left += size.square().sum(dim=0)
             self._mass += mass.square().sum(dim=0)
 
-    def _hardly_read(self, size: Tensor, length: Tensor) -> Tensor:
-        """Sums of nothing but noise, where most rows hardly read any of the columns: noises add up by their squares."""
-        count = torch.from_numpy(self._sums.sizes).to(size.device)
-        ordinary = length / self._columns**0.5
-        assert self._usual is not None, "callers measure it"
-        unread = self._usual * self._columns**0.5 <= FAINT * count
-        return torch.logical_and(unread, size <= FAINT * count.sqrt() * ordinary[:, None])
-
     def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
         """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""
         found = []
         for numbers, members, factor in self._parts:
             picked = piece.index_select(1, members).view(len(piece), *factor.shape[:2], -1)
             terms = picked * factor  # float64, as the factors are
-            found.append((numbers, terms.sum(dim=1), torch.linalg.vector_norm(terms, dim=-1).sum(dim=1)))
+            found.append((numbers, terms.sum(dim=1), _lengths(terms).sum(dim=1)))
         if len(found) == 1:
             return found[0][1], found[0][2]
         total = found[0][1].new_empty(len(piece), *self.size.shape)
@@ -256,6 +248,13 @@ class Adder:
         if self._ready:
             ratio[self._sums.targets] = self.largest.cpu().numpy()
         return ratio
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    """Norms along the last axis, which is short: torch's own take many times as long there."""
+    if vectors.shape[-1] == 1:
+        return vectors[..., 0].abs()
+    return (vectors.square() @ vectors.new_ones(vectors.shape[-1])).sqrt()
 
 
 def _limits(sums: Sums, spread: Array, floor: float, smallest: float) -> tuple[Array, Array]:

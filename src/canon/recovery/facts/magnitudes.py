@@ -37,7 +37,7 @@ class Magnitudes:
         linear = self._subject.graph.maps[consumer.map]
         rows = by_row(self._subject.tensors[linear.weight], linear)
         rows = rows * alive.rows(linear).to(rows)[:, None, None]
-        norms = _norms(rows.reshape(linear.groups, -1, *rows.shape[1:]), (1, 3)).ravel()
+        norms = _sums(rows.reshape(linear.groups, -1, *rows.shape[1:])).double().sum(dim=1).flatten().cpu().numpy()
         part = norms[consumer.offset : consumer.offset + space.width * consumer.repeat]
         return np.asarray(part.reshape(space.width, -1).max(axis=1))
 
@@ -89,13 +89,14 @@ def _spaces(segments: Sequence[Segment], marks: Array) -> Iterable[int]:
             yield segment.space
 
 
-def _norms(weight: Tensor, axes: tuple[int, ...]) -> Array:
-    # Sums of magnitudes: the squares of what is to be seen here may be too small for a number.
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    return np.asarray(torch.linalg.vector_norm(weight, ord=1, dim=axes, dtype=wide).double().cpu().numpy())
-
-
 def _typical(weight: Tensor, axis: int) -> Array:
     """Norms of kernels, in the median over rows or columns: dummies among these may be as loud as they like."""
-    sizes = torch.linalg.vector_norm(weight, ord=1, dim=2, dtype=torch.promote_types(weight.dtype, torch.float32))
-    return np.asarray(sizes.movedim(axis, 0).median(dim=0).values.double().cpu().numpy())
+    sizes = _sums(weight).cpu().numpy()
+    middle = sizes.shape[axis] // 2
+    return np.asarray(np.partition(sizes, middle, axis=axis).take(middle, axis=axis), dtype=np.float64)
+
+
+def _sums(weight: Tensor) -> Tensor:
+    """Sums of magnitudes over kernels: the squares of what is to be seen here may be too small for a number."""
+    sizes = weight.to(torch.promote_types(weight.dtype, torch.float32)).abs()
+    return sizes @ sizes.new_ones(sizes.shape[-1])  # many times as fast as a norm over a short axis

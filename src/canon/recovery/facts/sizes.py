@@ -38,8 +38,8 @@ class Sizes(Following[Size]):
         if linear.columns is not None:
             size = np.concatenate([loudness(self.read(s)).repeat(s.repeat) for s in linear.columns])
         source = columns_of(weight, linear, 0, length)
-        squared = torch.linalg.vector_norm(source, dim=2, dtype=torch.promote_types(source.dtype, torch.float32))
-        squared = squared.double().square_().cpu().numpy() * size**2
+        entries = source.to(torch.promote_types(source.dtype, torch.float32)).square()
+        squared = (entries @ entries.new_ones(entries.shape[2])).double().cpu().numpy() * size**2
         move = np.sqrt(squared.reshape(len(squared), linear.groups, -1).sum(axis=2)).T.ravel()
         level = np.zeros(move.size) if linear.bias is None else self.subject.array(linear.bias)
         found = []

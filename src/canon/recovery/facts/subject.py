@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -26,6 +26,13 @@ class Subject:
     tolerance: Tolerance
     widths: Mapping[int, int]
     """Known widths by space id: a space does not become narrower."""
+
+    merged: Mapping[int, Array] = field(default_factory=dict)
+    """By space id: how many channels each one stands for."""
+
+    def members(self, space: Space) -> Array:
+        """How many channels each channel of a space stands for."""
+        return self.merged[space.id] if space.id in self.merged else np.ones(space.width)
 
     def rows(self, space: Space, producer: Producer) -> Array:
         """What a producer gives to a space: `width x numbers`, float64, on the host."""

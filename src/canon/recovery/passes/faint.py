@@ -21,7 +21,9 @@ from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.noise import OUTSTANDING
 from canon.recovery.rewriting import Rewrite, Step, drop, in_steps
-from canon.recovery.tolerance import FAINT
+
+FAINT: Final = 4e-5
+"""Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
 
 WEAK: Final = 9e-5
 """The most that counts as none where many channels show that there is noise."""
@@ -58,14 +60,15 @@ class Shares:
     there: Array
     """Channels of which there is something, and something of it is read."""
 
-    def below(self, limit: float) -> Array:
-        """Which channels have next to no row, or next to no column at any layer that reads them, and not both."""
-        silent, unread = (self.row <= limit) & self.read, (self.column <= limit) & self.loud
-        return np.asarray((self.product <= LITTLE) & (silent | unread))
+    def below(self, limit: float, noises: Array | float = 1.0) -> Array:
+        """Which channels have next to no row, or next to no column at any layer that reads them, and not both.
 
-    def least(self) -> Array:
-        """What makes each channel small."""
-        return np.minimum(self.row, self.column)
+        Args:
+            limit: What counts as none.
+            noises: Per channel: how many times the noise of one column is in its column.
+        """
+        silent, unread = (self.row <= limit) & self.read, (self.column <= limit * noises) & self.loud
+        return np.asarray((self.product <= LITTLE * noises) & (silent | unread))
 
 
 def faint(subject: Subject, facts: Facts) -> Rewrite | None:
@@ -74,13 +77,22 @@ def faint(subject: Subject, facts: Facts) -> Rewrite | None:
     if not magnitudes.suspicious:
         return None
     spaces = {space.id: space for space in subject.narrowing}
-    candidates = {index: _candidates(space, facts, magnitudes) for index, space in spaces.items()}
-    gone, shares = _settled(subject, facts, magnitudes, candidates, FAINT)
-    if sum(int(marks.sum()) for marks in gone.values()) >= MANY:
-        # What many channels show is noise, and some of it is louder than most.
-        noise = np.median(np.concatenate([shares[index].least()[marks] for index, marks in gone.items()]))
-        if OUTSTANDING * noise > FAINT:
-            gone, shares = _settled(subject, facts, magnitudes, candidates, min(OUTSTANDING * noise, WEAK))
+    small = {index: _smallest(space, facts, magnitudes) for index, space in spaces.items()}
+    limit, noises = FAINT, {index: np.ones(space.width) for index, space in spaces.items()}
+    shown = np.concatenate([share[(share <= FAINT) & (share > 0)] for share in small.values()] or [np.zeros(0)])
+    if shown.size >= MANY:
+        # What many channels show is noise. Some of it is louder than most, and that of copies was added up.
+        limit = float(np.clip(OUTSTANDING * np.median(shown), FAINT, WEAK))
+        noises = {index: np.sqrt(subject.members(space)) for index, space in spaces.items()}
+    gone = {index: share <= limit * noises[index] for index, share in small.items()}
+    while True:  # assume that all of these are gone, and see which of them the living ones do without
+        gone = {index: marks for index, marks in gone.items() if marks.any()}
+        alive = Alive(subject, gone)
+        shares = {index: _shares(spaces[index], facts, magnitudes, alive) for index in gone}
+        found = {index: marks & shares[index].below(limit, noises[index]) for index, marks in gone.items()}
+        if settled(gone, found):
+            break
+        gone = found
     if not any((marks & shares[index].there).any() for index, marks in gone.items()):
         return None  # what is not there at all goes elsewhere
     steps: list[Step] = []
@@ -92,27 +104,13 @@ def faint(subject: Subject, facts: Facts) -> Rewrite | None:
     return in_steps(steps)
 
 
-def _settled(
-    subject: Subject, facts: Facts, magnitudes: Magnitudes, gone: dict[int, Array], limit: float
-) -> tuple[dict[int, Array], dict[int, Shares]]:
-    """Assume that all candidates are gone, and see which of them the living ones do without."""
-    while True:
-        gone = {index: marks for index, marks in gone.items() if marks.any()}
-        alive = Alive(subject, gone)
-        shares = {index: _shares(subject.graph.spaces[index], facts, magnitudes, alive) for index in gone}
-        found = {index: marks & shares[index].below(limit) for index, marks in gone.items()}
-        if settled(gone, found):
-            return gone, shares
-        gone = found
-
-
-def _candidates(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
-    """Channels that most rows of every reader hardly read, or that are silent themselves."""
+def _smallest(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
+    """By channel: what most rows of every reader read of it, or how loud it is itself, where that is less."""
     read, loud = np.zeros((2, space.width))
     for consumer in space.consumers:
         read = np.maximum(read, _share(magnitudes.typical(space, consumer)))
         loud = np.maximum(loud, _share(facts.sizes.loudness(space, consumer.point)))
-    return np.asarray(np.minimum(read, loud) <= WEAK)
+    return np.minimum(read, loud)
 
 
 def _shares(space: Space, facts: Facts, magnitudes: Magnitudes, alive: Alive) -> Shares:
