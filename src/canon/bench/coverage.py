@@ -78,7 +78,7 @@ def count(graph: ChannelGraph) -> dict[str, Any]:
         "front_end": graph.method,
         "free": len(weights) - len(pinned),
         "total": len(weights),
-        "free_spaces": len(graph.free),
+        "free_spaces": len(graph.free) + len(graph.rigid),
         "spaces": len(graph.spaces),
         "depthwise": len(kernels),
         "pins": tuple(Counter(pinned.values()).most_common()),
