@@ -31,6 +31,6 @@ def _no_fx(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_free_spaces_keep_the_function(case: Case) -> None:
     graph = check_preserved(randomize(case.build()), case.example(), one_by_one=False)
-    assert graph.method == "export"
+    assert graph.method == "recorded"
     # What pins for torch.fx because nothing is known of it must not be free here.
     assert {space.name for space in graph.free} <= {*case.free, "a", "b", "c", "d"}

@@ -133,5 +133,5 @@ class Sized(nn.Module):
 
 def test_export_takes_over() -> None:
     graph = trace(Sized().eval(), EXAMPLE)
-    assert graph.method == "export"
+    assert graph.method == "recorded"
     assert [space.name for space in graph.free] == ["a"]

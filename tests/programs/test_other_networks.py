@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx, nn
 
 import canon
-from canon.bench.thief import rewritten
 from canon.normal import house
+from canon_benchmarks.thief import rewritten
 from tests.programs.small import Small, example, gap, hidden, key, network, owner
 
 

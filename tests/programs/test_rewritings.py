@@ -9,8 +9,8 @@ import pytest
 
 import canon
 from canon.api import check_evidence
-from canon.bench.thief import REWRITINGS, rewritten
 from canon.normal import house
+from canon_benchmarks.thief import REWRITINGS, rewritten
 from tests.programs.small import example, gap, hidden, key, owner
 
 FOUND = ("equal", "contained")

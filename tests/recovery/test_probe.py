@@ -149,6 +149,6 @@ class Branching(nn.Module):
 
 def test_models_that_fx_cannot_follow_are_refused_with_the_way_out() -> None:
     model, example = Branching().eval(), torch.zeros(2, 4)
-    assert trace(model, example).method == "export"
+    assert trace(model, example).method == "recorded"
     with pytest.raises(RecoveryError, match="method='exact'"):
         recover(model, example, "probe")

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from canon.api.comparing import Compared, Owner
 from canon.errors import CanonError
 from canon.graph import trace
+from canon.graph.widening import cast
 from canon.verify import layer_spaces
 from canon.verify.forms import Form
 from canon.verify.mark import Mark, Tier2, p_value
-from canon.verify.precision import cast
 
 if TYPE_CHECKING:
     from canon.api.judging import JudgeOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +25,12 @@ from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
 from canon.graph import Example, arguments, trace
+from canon.graph.mapped import results
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors, resize_kernels
+
+MOST_GROWTH: Final = 2
+"""A model that is large itself may become so many times as large."""
 
 Progress = Callable[[int, int], None]
 """Told how many layers are written, and of how many."""
@@ -163,7 +167,8 @@ def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: Attac
     generator = torch.Generator().manual_seed(options.seed)
     plan = make_plan(graph, options, shapes, generator, ordinary_shifts(model))
     size = count_parameters(plan, shapes, {name for name, one in named.items() if isinstance(one, nn.Parameter)})
-    if size > options.max_parameters:
+    own = sum(one.numel() for one in named.values() if isinstance(one, nn.Parameter))
+    if size > max(options.max_parameters, MOST_GROWTH * own):
         raise AttackError(
             f"the attacked model would have {size:,} parameters, more than {options.max_parameters:,}",
             hint="Lower the ratio, shorten the sequence, select fewer spaces, or raise max_parameters",
@@ -215,7 +220,8 @@ def write_tensors(
     tensors: Mapping[str, Tensor], plan: AttackPlan, generator: torch.Generator, progress: Progress | None = None
 ) -> dict[str, Tensor]:
     """Every tensor that the plan changes, by first name."""
-    changed = write_parameters(tensors, plan)
+    changed = results(tensors)
+    changed.update(write_parameters(tensors, plan))
     touched = [
         linear
         for linear in plan.graph.maps

@@ -66,11 +66,15 @@ class _Comparison:
                 continue
             other = yours[name]
             if type(value) in ATOMS:
-                if type(other) is not type(value) or value != other:
+                if (type(other) is not type(value) or value != other) and not self.tolerated(mine, name, other):
                     return False
             elif not (self.tensors if name in _TENSORS else self.values)(value, other):
                 return False
         return True
+
+    def tolerated(self, place: dict[str, Any], name: str, other: Any) -> bool:
+        """Whether an attribute may be another one."""
+        return False
 
     def tensors(self, first: dict[str, Any], second: dict[str, Any]) -> bool:
         if list(first) != list(second):
@@ -105,6 +109,22 @@ class _Comparison:
             known = self.paired(first, second)
             return self.values(vars(first), vars(second)) if known is None else known
         return first is second and _holds_no_module(first)
+
+
+class Differences(_Comparison):
+    """A comparison of two modules that notes where they hold another whole number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers: list[tuple[dict[str, Any], str, Any]] = []
+        """Attributes of the first module, the name of one, and its number."""
+
+    def tolerated(self, place: dict[str, Any], name: str, other: Any) -> bool:
+        """Another whole number is noted."""
+        if type(place[name]) is int and type(other) is int:
+            self.numbers.append((place, name, place[name]))
+            return True
+        return False
 
 
 def _holds_no_module(value: object) -> bool:

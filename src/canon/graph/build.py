@@ -171,7 +171,7 @@ class _Builder:
 
 
 def build(
-    state: State, aliases: Mapping[str, str], method: Literal["fx", "export"], names: Iterable[str] = ()
+    state: State, aliases: Mapping[str, str], method: Literal["fx", "recorded", "export"], names: Iterable[str] = ()
 ) -> ChannelGraph:
     """The channel graph of a finished trace; `names` are those of all tensors."""
     builder = _Builder(state)

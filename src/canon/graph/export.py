@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export import ExportedProgram
 
 from canon._quiet import quiet
 from canon.errors import reason_of
 from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
 from canon.graph.inputs import map_tensors
 from canon.graph.names import function_name, writes_in_place
+from canon.graph.recorded import Program
 from canon.graph.rules import Call, lookup
 from canon.graph.values import Value, fixed, has_tensor, values_in
 
@@ -30,28 +30,28 @@ _NORMS = {
 """Order in which the rules want an ATen norm's arguments."""
 
 
-def export_program(model: nn.Module, example: tuple[Any, ...]) -> ExportedProgram:
+def export_program(model: nn.Module, example: tuple[Any, ...]) -> Program:
     """The forward pass as torch.export sees it."""
     try:
         if any(tensor.is_meta for tensor in model.parameters()):
             example = map_tensors(lambda x: x.to("meta"), example)
         with torch.no_grad(), quiet():
-            return torch.export.export(model, example, strict=False)
+            program = torch.export.export(model, example, strict=False)
     except Exception as error:
         raise FrontendError(f"{type(error).__name__}: {reason_of(error)}") from error
-
-
-def export_steps(model: nn.Module, program: ExportedProgram, aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
-    """Walk the forward pass of an exported program."""
     signature = program.graph_signature
-    named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    return Program(program.graph, {**signature.inputs_to_parameters, **signature.inputs_to_buffers})
+
+
+def program_steps(model: nn.Module, program: Program, aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
+    """Walk the forward pass of a program."""
     modules = dict(model.named_modules(remove_duplicate=False))
     environment = Environment(program.graph)
     for node in program.graph.nodes:
         args, kwargs = environment.operands(node)
         out = node.meta.get("val")
         if node.op == "placeholder":
-            name = named.get(node.name)
+            name = program.names.get(node.name)
             param = None if name is None else aliases.get(name)
             environment.set(node, Value(out, param=param) if isinstance(out, Tensor) else out)
         elif node.op == "output":

@@ -210,7 +210,7 @@ class ChannelGraph(Shown):
     aliases: Mapping[str, str]
     """Every tensor name to the first name of the same tensor."""
 
-    method: Literal["fx", "export"]
+    method: Literal["fx", "recorded", "export"]
     """Which front end traced the model."""
 
     held: Mapping[str, Pin] = field(default_factory=dict)

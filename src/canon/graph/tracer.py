@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from canon.errors import ExampleError, TraceError, TrainingModeError, UnsupportedModelError
 from canon.graph.alike import built_alike
 from canon.graph.build import build
-from canon.graph.export import export_program, export_steps
+from canon.graph.export import export_program, program_steps
 from canon.graph.frontend import Attach, FrontendError, Step
 from canon.graph.inputs import Example, arguments
 from canon.graph.lint import lint
+from canon.graph.recorded import Program, record
 from canon.graph.rules import lookup
 from canon.graph.spec import ChannelGraph
 from canon.graph.state import State
@@ -56,7 +57,7 @@ def trace(model: nn.Module, example: Example) -> ChannelGraph:
     except FrontendError as error:
         first = error
     try:
-        return _exported(model, inputs)
+        return _run_once(model, inputs)
     except FrontendError as second:
         if first.node is not None:
             raise ExampleError(
@@ -72,17 +73,26 @@ def trace(model: nn.Module, example: Example) -> ChannelGraph:
         ) from first
 
 
-def _exported(model: nn.Module, inputs: tuple[Any, ...]) -> ChannelGraph:
-    """Trace with torch.export, which is slow: the last few graphs are kept for models that are built alike."""
+def _run_once(model: nn.Module, inputs: tuple[Any, ...]) -> ChannelGraph:
+    """Trace by a program of the forward pass; the last few graphs are kept for models that are built alike."""
     kind = _kind_of(inputs)
     for known, shapes, graph in _KEPT:
         if shapes == kind and built_alike(known, model):
             return graph
-    program = export_program(model, inputs)
-    graph, state = _trace_with("export", partial(export_steps, model, program), model)
-    graph = pin_dependent(graph, model, inputs, program, state)
+    try:
+        graph = _by_program(meta_clone(model), partial(record, example=inputs), "recorded")
+    except FrontendError:
+        graph = _by_program(model, partial(export_program, example=inputs), "export")
     _KEPT.appendleft((meta_clone(model), kind, graph))
     return graph
+
+
+def _by_program(
+    model: nn.Module, program_of: Callable[[nn.Module], Program], method: Literal["recorded", "export"]
+) -> ChannelGraph:
+    program = program_of(model)
+    graph, state = _trace_with(method, partial(program_steps, model, program), model)
+    return pin_dependent(graph, model, program, state, program_of)
 
 
 _KEPT: deque[tuple[nn.Module, Any, ChannelGraph]] = deque(maxlen=6)
@@ -170,9 +180,11 @@ def check_example(model: nn.Module, inputs: tuple[Any, ...]) -> None:
             )
 
 
-def _trace_with(method: Literal["fx", "export"], frontend: Frontend, model: nn.Module) -> tuple[ChannelGraph, State]:
+def _trace_with(
+    method: Literal["fx", "recorded", "export"], frontend: Frontend, model: nn.Module
+) -> tuple[ChannelGraph, State]:
     state = State()
-    state.assumes = method == "export"
+    state.assumes = method != "fx"
     tensors, aliases = tensor_names(model)
     unsaved = {aliases[name] for name in unsaved_names(model) if name in aliases}
     known = {name: first for name, first in aliases.items() if first not in unsaved}

@@ -1,22 +1,21 @@
 """Does the forward pass depend on how many channels there are?
 
-An exported program holds sizes as numbers: a factor `x.shape[1] ** -0.5`, a branch over a width, or a slice that
+A program holds sizes as numbers: a factor `x.shape[1] ** -0.5`, a branch over a width, or a slice that
 happens to be whole leaves no trace in it. So the question is put to the model: a copy with wider free spaces, each by
-another amount, must export to the same program. Only shapes are looked at; no forward pass is run.
+another amount, must give the same program. Only shapes are looked at; no forward pass is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.export import ExportedProgram
 
-from canon.graph.export import export_program
 from canon.graph.frontend import FrontendError
+from canon.graph.recorded import Program
 from canon.graph.sizes import update_sizes
 from canon.graph.spec import ChannelGraph, Pin, Segment, Space
 from canon.graph.state import State
@@ -24,24 +23,34 @@ from canon.graph.tensors import clone_with, tensor_names
 from canon.graph.values import Parts
 
 _MOST_EXPORTS = 16
+_PERIOD = 7
 _WIDTH_OPERANDS = {"conv": 6, "group_norm": 1}
 """Operands that are widths by nature: groups of a depthwise convolution, of a norm per channel."""
 
 
 def pin_dependent(
-    graph: ChannelGraph, model: nn.Module, example: tuple[Any, ...], program: ExportedProgram, state: State
+    graph: ChannelGraph, model: nn.Module, program: Program, state: State, again: Callable[[nn.Module], Program]
 ) -> ChannelGraph:
     """The graph with a pin on every space whose width decides what the forward pass computes.
 
     Numbers that were assumed to be lengths of channel axes must have grown with them.
+
+    Args:
+        graph: What was found, with all of these assumed.
+        model: The model.
+        program: Its program.
+        state: The records that the graph was made from.
+        again: Gives the program of another model.
     """
     budget = [_MOST_EXPORTS]
 
     def independent(spaces: Sequence[Space]) -> bool:
         budget[0] -= 1
-        extra = {space.id: space.groups * (1 + index) for index, space in enumerate(spaces)}
+        # Where blocks repeat some are widened alike, far from each other, so that these are run once too.
+        period = _PERIOD if program.repeated else len(spaces)
+        extra = {space.id: space.groups * (1 + index % period) for index, space in enumerate(spaces)}
         try:
-            wide = export_program(_widened(model, graph, extra), example)
+            wide = again(_widened(model, graph, extra))
         except FrontendError:
             return False
         return _operations(wide) == _operations(program, _grown(state, extra))
@@ -83,7 +92,7 @@ def _grown(state: State, extra: Mapping[int, int]) -> dict[str, dict[tuple[int, 
 def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
     if not spaces:
         return graph
-    pin = Pin("the forward pass depends on the number of channels", "torch.export")
+    pin = Pin("the forward pass depends on the number of channels", "program")
     held = {space.id for space in spaces}
     taps = {tap for space in spaces for tap in graph.space_taps(space)}
     return replace(
@@ -94,14 +103,17 @@ def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
     )
 
 
-def _operations(
-    program: ExportedProgram, grown: Mapping[str, Mapping[tuple[int, ...], int]] | None = None
-) -> list[Any]:
+def _operations(program: Program, grown: Mapping[str, Mapping[tuple[int, ...], int]] | None = None) -> list[Any]:
     """What a program computes, without the names of its nodes; with some of its numbers larger."""
-    number: dict[fx.Node, int] = {}
+    known: dict[fx.Node, str] = {}
     found: list[Any] = []
+
+    def shown(node: fx.Node) -> str:
+        return known.setdefault(node, program.names.get(node.name, f"%{len(known)}"))
+
     for node in program.graph.nodes:
-        number[node] = len(number)
+        if node.op == "placeholder":
+            continue  # a tensor of the model has its name; what else comes in, its first use
         target = str(node.target) if node.op == "call_function" else node.op
         args = list(node.args)
         for path, more in (grown or {}).get(node.name, {}).items():
@@ -109,7 +121,8 @@ def _operations(
         for name, position in _WIDTH_OPERANDS.items():
             if target.startswith(f"aten.{name}") and len(args) > position:
                 args[position] = None
-        found.append((target, repr(fx.map_arg((tuple(args), node.kwargs), lambda n: f"%{number[n]}"))))
+        operands = repr(fx.map_arg((tuple(args), node.kwargs), shown))
+        found.append((target, operands, shown(node)))
     return found
 
 

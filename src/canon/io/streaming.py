@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 from collections.abc import Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
 from canon._files import atomic_path
-from canon._safetensors import DTYPE_NAMES, Entry, damaged, parse_json, read_entry, reported
+from canon._safetensors import Entry, read_entry
+from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
 from canon.graph.tensors import StoredTensors
-from canon.io.limits import Limits
+from canon.io.tensor_writer import TensorWriter
 from canon.io.weights import INDEX_SUFFIX, checked_header
 from canon.recovery import RecoveryReport
 from canon.recovery.streaming import recover_tensors
 
 _LARGE: Final = 1 << 18
 """Bytes from which on a tensor gets pages of its own."""
-
-_ROOM_PER_TENSOR: Final = 256
-"""Bytes of header kept free for one tensor besides its name."""
 
 
 class FileTensors(StoredTensors):
@@ -79,44 +75,6 @@ def _parts(source: Path) -> list[Path]:
     if any(Path(name).name != name for name in names):
         raise FileFormatError("the index names a part outside its folder", where=str(source))
     return [source.parent / name for name in names]
-
-
-class TensorWriter:
-    """Writes a safetensors file whose tensors come one after the other.
-
-    Their shapes are not known before, so room is kept for the header, and it is written last.
-    """
-
-    def __init__(self, path: Path, names: list[str], metadata: Mapping[str, str] | None = None) -> None:
-        self._header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
-        spare = len(json.dumps(self._header).encode()) + sum(len(name.encode()) for name in names)
-        self._room = -(-(spare + _ROOM_PER_TENSOR * (len(names) + 1)) // 8) * 8
-        self._end = 0
-        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
-        self._file.seek(8 + self._room)
-
-    def __enter__(self) -> TensorWriter:
-        return self
-
-    def add(self, name: str, tensor: Tensor) -> None:
-        """Write one tensor."""
-        data = tensor.detach().cpu().contiguous()
-        begin, self._end = self._end, self._end + data.numel() * data.element_size()
-        self._header[name] = {
-            "dtype": DTYPE_NAMES[data.dtype], "shape": list(data.shape), "data_offsets": [begin, self._end],
-        }  # fmt: skip
-        raw: Any = data.view(-1).view(torch.uint8).numpy()
-        self._file.write(raw)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with self._file as file:
-            if kind is None:
-                text = json.dumps(self._header, separators=(",", ":")).encode()
-                assert len(text) <= self._room, "room for the header is reckoned from the names"
-                file.seek(0)
-                file.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
 
 
 def recover_file(

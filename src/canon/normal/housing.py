@@ -107,8 +107,8 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
                     break
     except BudgetSpent as error:
         raise NotNormal("the programs are too large to be matched: the budget for it is spent") from error
-    values, tensors, said, missing = _numbers(found, plan_items)
-    whole = found.whole and not missing
+    values, tensors, said, missing, idle = _numbers(found, plan_items)
+    whole = found.whole and not missing and not idle
     if whole:
         try:
             values = turn(found, plan_items, values)
@@ -117,7 +117,7 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
             missing = ["the order of concatenated channels"]
     builder = Builder(owner, theirs, trace(owner, fitting(example, owner)))
     model = builder.build(values, tensors)
-    surplus = _surplus(found, items, count)
+    surplus = (*_surplus(found, items, count), *idle)
     difference = _difference(suspect, model, example, found.outputs) if whole else None
     return Housed(
         model,
@@ -164,16 +164,22 @@ def has_ties(owner: nn.Module, example: Any) -> bool:
 
 def _numbers(
     found: Match, plan: list[Item]
-) -> tuple[dict[Node, Written], dict[Node, Mapping[str, Tensor]], list[str], list[str]]:
-    """By linear map and by other layer of the owner's: the suspect's numbers; what was done; what has none."""
+) -> tuple[dict[Node, Written], dict[Node, Mapping[str, Tensor]], list[str], list[str], list[str]]:
+    """By linear map and by other layer of the owner's: the suspect's numbers; what was done; what has none; what was
+    left out before a layer, such as inputs that the suspect shifts and scales by itself."""
     values: dict[Node, Written] = {}
     tensors: dict[Node, Mapping[str, Tensor]] = {}
     said: list[str] = []
     missing: list[str] = []
+    idle: list[str] = []
     for item in plan:
         other, kind = found.pairs.get(item), item.node.kind
         if kind in ("linear", "affine"):
             fitted = None if other is None else fit(item.members, other.members)
+            if fitted is None and other is not None and other.members[0].kind == "affine":
+                first = next((at for at, member in enumerate(other.members) if member.kind == "linear"), 0)
+                fitted = fit(item.members, other.members[first:])
+                idle += [] if fitted is None else [f"layer '{member.name}'" for member in other.members[:first]]
             if fitted is None:
                 missing += [member.name for member in item.members]
             else:
@@ -189,7 +195,7 @@ def _numbers(
                 missing.append(item.node.name)
             else:
                 tensors[item.node] = other.node.tensors
-    return values, tensors, said, missing
+    return values, tensors, said, missing, idle
 
 
 def _surplus(found: Match, items: list[Item], outputs: int) -> tuple[str, ...]:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canon._memory import Empty, Slabs, separate
+from canon._memory import Empty, separate
 from canon.describe import Array
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
+from canon.graph.mapped import room_like
 from canon.graph.tensors import shape_of
 from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live
@@ -45,7 +46,7 @@ def reduce(
     """
     chosen = plan(graph, tensors, classes, tolerance, widths)
     written, rings = {}, {}
-    for name, tensor, cropped in chosen.write(Slabs().empty):
+    for name, tensor, cropped in chosen.write(room_like(tensors.values())):
         written[name] = tensor
         if cropped:
             rings[name] = cropped

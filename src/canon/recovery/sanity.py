@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from canon.graph.widening import runner
 
 VECTORS = 8
 """Inputs to compare on where an input is a vector. An image is enough: it shows a channel at many positions."""
@@ -48,8 +49,7 @@ def _full_precision() -> Iterator[None]:
 
 
 def _run(model: nn.Module, given: list[Any], half: bool) -> Any:
-    # Half precision is for storage: its own rounding would drown what is to be seen.
-    return (copy.deepcopy(model).float() if half else model)(*given)
+    return (runner(model) if half else model)(*given)
 
 
 def _count(inputs: list[Tensor]) -> int | None:

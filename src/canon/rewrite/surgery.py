@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.graph import ChannelGraph
+from canon.graph.mapped import duplicate
 from canon.graph.sizes import update_sizes
 from canon.graph.tensors import clone_with, modules_of, tensor_names
 from canon.rewrite.tensors import Rewrites, rewrite_tensors
@@ -33,7 +34,7 @@ def replace_tensors(model: nn.Module, changed: Mapping[str, Tensor]) -> nn.Modul
     tensors, _ = tensor_names(model)
     replaced: dict[int, Tensor] = {}
     for name, tensor in tensors.items():
-        data = changed[name] if name in changed else tensor.detach().clone()
+        data = changed[name] if name in changed else duplicate(tensor)
         data = data.contiguous()
         if isinstance(tensor, nn.Parameter):
             data = nn.Parameter(data, requires_grad=tensor.requires_grad)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
+from canon.graph.mapped import results
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.weights import Move, apply_grouped, gather_axis, move_axes, rescale_norm, scale_axis
 from canon.transforms import ChannelTransform
@@ -19,7 +20,7 @@ Rewrites = Mapping[int, SpaceRewrite]
 
 def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """The tensors that change, by first name. Nothing given is modified."""
-    changed: dict[str, Tensor] = {}
+    changed = results(tensors)
     for linear in graph.maps:
         rows = any(s.space in rewrites for s in linear.rows)
         columns = any(s.space in rewrites for s in linear.columns or ())

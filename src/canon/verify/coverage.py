@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from canon.graph.inputs import map_tensors
+from canon.graph.recorded import traced_alike
 from canon.graph.tensors import meta_clone, tensor_names
 
 
@@ -66,7 +67,8 @@ def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[s
     """
     inputs = example if isinstance(example, tuple) else (example,)
     try:
-        return _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
+        with traced_alike():
+            return _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
         return _run(model, inputs)
 

@@ -15,10 +15,13 @@ from torch import Tensor, nn
 from canon.errors import VerificationError
 from canon.graph import probes
 from canon.graph.inputs import map_tensors
-from canon.verify.precision import cast, widened
+from canon.graph.tensors import tensor_names
+from canon.graph.widening import cast, is_large, layer_by_layer, runner
+from canon.rewrite import replace_tensors
 
 PROBES: Final = 16
-"""Random inputs that outputs are compared on."""
+FEW_PROBES: Final = 4
+"""Random inputs that outputs are compared on; of a large model, where each costs as much as reading it."""
 
 BATCH: Final = 32
 """Inputs that a user gives are run this many at a time."""
@@ -47,6 +50,11 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+
+def probe_count(model: nn.Module) -> int:
+    """How many random inputs to compare a model's outputs on."""
+    return FEW_PROBES if is_large(model) else PROBES
 
 
 def random_probes(example: Tensor | Inputs, count: int = PROBES, seed: int = 0) -> list[Inputs]:
@@ -81,15 +89,24 @@ def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     Raises:
         VerificationError: The model cannot be run on these inputs.
     """
-    runner = widened(model)
-    device = next((p.device for p in runner.parameters()), torch.device("cpu"))
+    running = runner(model)
+    device = next((p.device for p in running.parameters()), torch.device("cpu"))
+    calls = _joined(calls) if running is not model else calls
     try:
         with torch.no_grad():
-            found = [_side_by_side(runner(*_moved(cast(call, runner), device)), call) for call in calls]
+            found = [_side_by_side(running(*_moved(cast(call, running), device)), call) for call in calls]
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise VerificationError(f"the model cannot be run on the probes: {said:.160}") from error
     return torch.cat(found)
+
+
+def _joined(calls: Sequence[Inputs]) -> Sequence[Inputs]:
+    """Calls of one tensor each as one call: a model that gets its numbers layer by layer gets them once."""
+    if not all(len(call) == 1 and isinstance(call[0], Tensor) and call[0].ndim > 1 for call in calls):
+        return calls
+    same = len({call[0].shape[1:] for call in calls}) == 1
+    return [(torch.cat([call[0] for call in calls]),)] if same else calls
 
 
 def compare_outputs(ours: Tensor, theirs: Tensor, source: str) -> Comparison:
@@ -106,6 +123,27 @@ def compare_outputs(ours: Tensor, theirs: Tensor, source: str) -> Comparison:
     difference = float((ours - theirs).abs().max()) / spread
     same = float((ours.argmax(1) == theirs.argmax(1)).double().mean()) if ours.shape[1] > 1 else None
     return Comparison(source, count, difference, same)
+
+
+def moved_by_rounding(model: nn.Module, calls: Sequence[Inputs], epsilon: float) -> float | None:
+    """How far outputs move when every weight is moved by up to half a rounding; None where that cannot be computed.
+
+    Where outputs hardly change from probe to probe, the rounding of a copy in a coarser type alone moves them as far as
+    another network would.
+    """
+    generator, wide = torch.Generator().manual_seed(0), runner(model)
+    if layer_by_layer(wide):  # too large for a copy
+        return None
+    shaken = {
+        name: tensor.detach() * (1 + epsilon * (torch.rand(tensor.shape, generator=generator) - 0.5).to(tensor))
+        for name, tensor in tensor_names(wide)[0].items()
+        if tensor.is_floating_point()
+    }
+    try:
+        before, after = outputs_of(wide, calls), outputs_of(replace_tensors(wide, shaken), calls)
+    except VerificationError:
+        return None
+    return compare_outputs(after, before, "random").difference
 
 
 def fingerprint(outputs: Tensor) -> Tensor:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from canon.graph.inputs import map_tensors
 from canon.graph.tensors import tensor_names
 
 ROUNDINGS: Final = 4
 """Residuals of this many roundings are no difference: weights were rounded once, and sums of them more than once."""
+
+SINGLE: Final = torch.finfo(torch.float32).eps
+"""Models of this precision are exact as far as comparisons go."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +66,6 @@ def alike(first: nn.Module, second: nn.Module) -> tuple[nn.Module, nn.Module]:
     if coarsest(one) == coarsest(two):
         return one, two
     return tuple(copy.deepcopy(m).float() if coarsest(m) != torch.float32 else m for m in (one, two))  # type: ignore[return-value]
-
-
-def cast(example: Tensor | tuple[Any, ...], model: nn.Module) -> Any:
-    """Inputs in the float type that a model computes in."""
-    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-
-    return map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, example)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -11,12 +11,12 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from canon._files import OutputError, atomic_path
-from canon._safetensors import write_safetensors
 from canon.errors import CanonError
 from canon.graph.tensors import tensor_names
 from canon.io.folder.build import build_skeleton
 from canon.io.folder.config import CONFIG, WIDTHS, Config
 from canon.io.folder.load import NOTE
+from canon.io.folder.writing import ShardWriter
 
 SHARD_BYTES: Final = 5 << 30
 """Most bytes in one file, where nothing else is known."""
@@ -50,18 +50,10 @@ def save_folder(model: nn.Module, target: Path) -> tuple[str, ...]:
         place.mkdir()
         (place / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         stem = "model" if note["package"] == "transformers" else "diffusion_pytorch_model"
-        shards = [*_shards(tensors, note["shard_bytes"] or SHARD_BYTES)]
-        if len(shards) == 1 and not note["indexed"]:
-            write_safetensors(place / f"{stem}.safetensors", shards[0], {"format": "pt"})
-            return notes
-        weight_map = {}
-        for number, shard in enumerate(shards, 1):
-            name = f"{stem}-{number:05d}-of-{len(shards):05d}.safetensors"
-            write_safetensors(place / name, shard, {"format": "pt"})
-            weight_map.update(dict.fromkeys(shard, name))
-        total = sum(t.numel() * t.element_size() for t in tensors.values())
-        index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-        (place / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        most = note["shard_bytes"] or SHARD_BYTES
+        with ShardWriter(place, stem, list(tensors), most, indexed=note["indexed"]) as writer:
+            for name, tensor in tensors.items():
+                writer.add(name, tensor)
     return notes
 
 
@@ -69,20 +61,6 @@ def _saved(model: nn.Module) -> dict[str, Tensor]:
     """What a checkpoint holds: every tensor once, by its first name."""
     _, aliases = tensor_names(model)
     return {name: tensor for name, tensor in model.state_dict().items() if aliases.get(name, name) == name}
-
-
-def _shards(tensors: Mapping[str, Tensor], most: int) -> Iterator[dict[str, Tensor]]:
-    """Tensors in order, in files of at most so many bytes; a larger tensor gets a file of its own."""
-    found: dict[str, Tensor] = {}
-    size = 0
-    for name, tensor in tensors.items():
-        more = tensor.numel() * tensor.element_size()
-        if found and size + more > most:
-            yield found
-            found, size = {}, 0
-        found[name] = tensor
-        size += more
-    yield found
 
 
 def _note(model: Any) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from canon._safetensors import Entry, damaged, parse_json, reported
+from canon._safetensors import Entry
+from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
+from canon.graph.mapped import note
 from canon.graph.tensors import StoredTensors
-from canon.io.limits import Limits
 from canon.io.origin import FileState, file_state
 from canon.io.weights import INDEX_SUFFIX, beside, checked_header
 
@@ -144,6 +145,7 @@ class MappedTensors(StoredTensors):
                 if file_state(file.fileno()) != shards.states[path]:
                     raise FileFormatError("the file was changed while it was read", where=str(path))
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+            note(self._maps[path])
 
     def __getitem__(self, name: str) -> Tensor:
         path, entry = self._entries[name]

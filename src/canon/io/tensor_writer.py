@@ -1,0 +1,55 @@
+"""Write a safetensors file whose tensors come one after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+
+from canon._safetensors import DTYPE_NAMES
+
+_ROOM_PER_TENSOR: Final = 256
+"""Bytes of header kept free for one tensor besides its name."""
+
+
+class TensorWriter:
+    """Writes a safetensors file whose tensors come one after the other.
+
+    Their shapes are not known before, so room is kept for the header, and it is written last.
+    """
+
+    def __init__(self, path: Path, names: list[str], metadata: Mapping[str, str] | None = None) -> None:
+        self._header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+        spare = len(json.dumps(self._header).encode()) + sum(len(name.encode()) for name in names)
+        self._room = -(-(spare + _ROOM_PER_TENSOR * (len(names) + 1)) // 8) * 8
+        self._end = 0
+        self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
+        self._file.seek(8 + self._room)
+
+    def __enter__(self) -> TensorWriter:
+        return self
+
+    def add(self, name: str, tensor: Tensor) -> None:
+        """Write one tensor."""
+        data = tensor.detach().cpu().contiguous()
+        begin, self._end = self._end, self._end + data.numel() * data.element_size()
+        self._header[name] = {
+            "dtype": DTYPE_NAMES[data.dtype], "shape": list(data.shape), "data_offsets": [begin, self._end],
+        }  # fmt: skip
+        raw: Any = data.view(-1).view(torch.uint8).numpy()
+        self._file.write(raw)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._file as file:
+            if kind is None:
+                text = json.dumps(self._header, separators=(",", ":")).encode()
+                assert len(text) <= self._room, "room for the header is reckoned from the names"
+                file.seek(0)
+                file.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
