@@ -71,7 +71,7 @@ PINNED = (
     pinned("division with rounding", "division with rounding", lambda net, x: torch.div(x, 0.1, rounding_mode="floor")),
     pinned("to integers", "to torch.int64", lambda net, x: x.to(torch.int64).double()),
     pinned("chosen channels", "indexing of the channels", lambda net, x: x[:, [5, 4, 3, 2, 1, 0]]),
-    pinned("all channels by number", "indexing of the channels", lambda net, x: x[:, :6]),
+    pinned("all channels by number", "taken by number", lambda net, x: x[:, :6]),
     pinned("flip", "unknown operation flip", lambda net, x: x.flip(1)),
     pinned(
         "channel shuffle",
@@ -91,6 +91,11 @@ PINNED = (
     ),
     pinned("element count", "number of channels", lambda net, x: x / x.numel()),
     pinned("split with sizes", "split with fixed sizes", lambda net, x: torch.cat(torch.split(x, [2, 4], 1), 1)),
+    pinned(
+        "stretches by number",
+        "taken by number",
+        lambda net, x: torch.cat([x[:, :2].tanh(), x[:, 2:-1], F.silu(x[:, -1:])], 1),
+    ),
     pinned("uneven chunks", "fewer parts than asked", lambda net, x: torch.cat(x.chunk(4, 1), 1)),
     pinned(
         "chunks of different use",

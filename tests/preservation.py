@@ -154,8 +154,8 @@ def check_preserved(
     graph = trace(model, example)
     expected = outputs(model, example)
     plans: dict[str, Plan] = {
-        "permutation": {s.id: permutation(s, generator) for s in graph.free},
-        "scaling": {s.id: scaling(graph, s, generator) for s in graph.free},
+        "permutation": {s.id: permutation(s, generator) for s in (*graph.free, *graph.rigid)},
+        "scaling": {s.id: scaling(graph, s, generator) for s in (*graph.free, *graph.rigid)},
         "expansion": {s.id: expansion(s, generator) for s in graph.free},
     }
     for kind, plan in plans.items():

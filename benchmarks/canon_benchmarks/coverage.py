@@ -62,23 +62,29 @@ class Coverage:
 
     failure: str | None = None
     seconds: float = 0.0
+    rigid: int = 0
+    """Producers among the free whose number of channels must stay: they change places and scales only."""
 
 
 def count(graph: ChannelGraph) -> dict[str, Any]:
     """The numbers of a graph."""
     pinned: dict[str, str] = {}
+    rigid: set[str] = set()
     for linear in graph.maps:
         for segment in linear.rows:
             pins = graph.spaces[segment.space].pins
             if pins:
                 pinned.setdefault(linear.weight, pins[0].reason)
+            elif graph.spaces[segment.space].rigid is not None:
+                rigid.add(linear.weight)
     weights = {linear.weight for linear in graph.maps}
     kernels = {s.params["weight"] for space in graph.spaces for s in space.stages if s.kind == "depthwise"}
     return {
         "front_end": graph.method,
         "free": len(weights) - len(pinned),
         "total": len(weights),
-        "free_spaces": len(graph.free),
+        "rigid": len(rigid - set(pinned)),
+        "free_spaces": len(graph.free) + len(graph.rigid),
         "spaces": len(graph.spaces),
         "depthwise": len(kernels),
         "pins": tuple(Counter(pinned.values()).most_common()),
@@ -143,8 +149,10 @@ def render(records: Iterable[Coverage]) -> str:
         "Made by `python -m canon_benchmarks coverage` from `results/coverage.json`; do not edit.",
         "",
         "A *producer* is a convolution or linear layer; it is *free* when every channel it makes may be permuted,",
-        "scaled where its taps allow it, expanded and merged. Depthwise layers ride along and are counted apart. Pins",
-        "come with the number of producers they hold; a classifier's own outputs are always pinned (model output).",
+        "scaled where its taps allow it, expanded and merged. In brackets are those of them whose number of channels",
+        "is written into the forward pass and must stay: they are permuted and scaled, and no more. Depthwise layers",
+        "ride along and are counted apart. Pins come with the number of producers they hold; a classifier's own",
+        "outputs are always pinned (model output).",
     ]
     for source, title in (("torchvision", "torchvision"), ("timm", "timm: the smallest model of each family")):
         chosen = [r for r in records if r.source == source]
@@ -154,7 +162,8 @@ def render(records: Iterable[Coverage]) -> str:
         lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for r in traced:
             pins = "; ".join(f"{reason} ×{number}" for reason, number in r.pins).replace("|", "\\|")
-            numbers = f"{r.free} / {r.total} | {r.free_spaces} / {r.spaces} | {r.depthwise}"
+            kept = f" ({r.rigid})" if r.rigid else ""
+            numbers = f"{r.free}{kept} / {r.total} | {r.free_spaces} / {r.spaces} | {r.depthwise}"
             lines.append(f"| {r.name} | {numbers} | {r.front_end} | {pins} |")
         failed = [r for r in chosen if r.failure is not None]
         if failed:
@@ -184,14 +193,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m canon_benchmarks coverage", description=main.__doc__)
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="folder to write to")
     parser.add_argument("--render", action="store_true", help="only make the table anew, from saved records")
+    parser.add_argument("--only", nargs="+", metavar="MODEL", help="measure these anew, and keep all other records")
     chosen = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     target = chosen.docs / "results" / "coverage.json"
     if not chosen.render:
         target.parent.mkdir(parents=True, exist_ok=True)
         records = []
+        known = {r.name: asdict(r) for r in load(target)} if chosen.only else {}
         for source, names in (("torchvision", torchvision_names()), ("timm", timm_names())):
             for name in names:
+                if chosen.only and name not in chosen.only:
+                    records.append(known[name])
+                    continue
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     record = measure(name, source)

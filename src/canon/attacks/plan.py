@@ -164,6 +164,10 @@ def make_plan(
         for space, program in zip(chosen, programs, strict=True)
     }
     _check_done(spaces.values())
+    if not options.select and (options.permute or options.scale):
+        # Where widths must stay, channels still change places and scales.
+        for space in (space for space in graph.rigid if space.producers):
+            spaces[space.id] = _plan_space(graph, Place(space, surroundings), (), options, generator)
     kernels = growing_kernels(graph, frozenset(spaces)) if options.expand_kernels else frozenset()
     return AttackPlan(graph, spaces, kernels, options.chain, surroundings)
 

@@ -28,6 +28,7 @@ class _Builder:
         self.space_of: dict[int, int] = {}
         self.pins: dict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
         self.groups: dict[int, int] = defaultdict(lambda: 1)
+        self.rigid: dict[int, str] = {}
         self.producers: dict[int, list[Producer]] = defaultdict(list)
         self.consumers: dict[int, list[Consumer]] = defaultdict(list)
         self.stages: dict[int, list[Stage]] = defaultdict(list)
@@ -44,6 +45,10 @@ class _Builder:
         for part in self.state.blocks.resolve_parts(parts):
             self.pins[part.block][reason, node].append(self.point(part))
 
+    def keep_width(self, parts: Parts, reason: str, node: str) -> None:
+        for part in self.state.blocks.resolve_parts(parts):
+            self.rigid.setdefault(part.block, f"{reason} ({node})")
+
     def constraints(self) -> None:
         state = self.state
         for (param, _axis), (_, parts) in state.bound.items():
@@ -52,7 +57,7 @@ class _Builder:
         for pieces, node in state.equal:
             if len({tuple(self.blocks(piece)) for piece in pieces}) > 1:
                 for piece in pieces:
-                    self.pin(piece, "chunks of one axis must stay equal in size", node)
+                    self.keep_width(piece, "chunks of one axis must stay equal in size", node)
         for first, second, node in state.same:
             if self.shape(first) != self.shape(second):
                 for parts in (first, second):
@@ -66,6 +71,8 @@ class _Builder:
                     self.pin(parts, "groups of different sizes meet", node)
             else:
                 self.pin(parts, "groups over several joined spaces", node)
+        for parts, reason, node in state.rigid:
+            self.keep_width(parts, reason, node)
         for parts, reason, node in state.pins:
             self.pin(parts, reason, node)
 
@@ -157,6 +164,7 @@ class _Builder:
                     producers=tuple(self.producers[index]),
                     consumers=tuple(self.consumers[index]),
                     stages=tuple(self.stages[index]),
+                    rigid=self.rigid.get(block),
                 )
             )
         return tuple(result)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from math import prod
 from typing import Any, Final
 
 import torch
@@ -16,6 +17,9 @@ from torch.nn import functional
 
 from canon.graph.modules import SHAPE_KEEPING, hooked
 from canon.graph.values import Value
+
+MOST: Final = 1 << 58
+"""Entries of the largest result that anybody could name."""
 
 _CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _JOINING: Final = frozenset({operator.add, operator.mul, operator.sub, torch.add, torch.mul, torch.sub})
@@ -97,5 +101,6 @@ def _ordinary(x: Tensor) -> bool:
     return x.ndim > 1 and x.is_meta and x.is_floating_point() and x.is_contiguous()
 
 
-def _empty(shape: Sequence[int], like: Tensor) -> Tensor:
-    return torch.empty(shape, dtype=like.dtype, device="meta")
+def _empty(shape: Sequence[int], like: Tensor) -> Tensor | None:
+    """A result of that shape; None where no memory could hold it: torch then says so itself."""
+    return torch.empty(shape, dtype=like.dtype, device="meta") if prod(shape) < MOST else None

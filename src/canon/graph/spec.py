@@ -14,7 +14,7 @@ Vocabulary (docs/architecture.md has the long form):
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -179,6 +179,9 @@ class Space:
     stages: tuple[Stage, ...]
     """In execution order."""
 
+    rigid: str | None = None
+    """Why the number of channels must stay, though they may change places and scales; None: it need not."""
+
     @property
     def pinned(self) -> str | None:
         """The reason why this space must stay, or None when it is free."""
@@ -218,8 +221,18 @@ class ChannelGraph(Shown):
 
     @property
     def free(self) -> tuple[Space, ...]:
-        """The spaces that may be rewritten."""
-        return tuple(space for space in self.spaces if not space.pins)
+        """The spaces that may be rewritten in every way."""
+        return tuple(space for space in self.spaces if not space.pins and space.rigid is None)
+
+    @property
+    def rigid(self) -> tuple[Space, ...]:
+        """The spaces whose channels may change places and scales, but not their number."""
+        return tuple(space for space in self.spaces if not space.pins and space.rigid is not None)
+
+    def with_rigid_pinned(self) -> ChannelGraph:
+        """The same for whoever changes widths: spaces that keep theirs must stay as they are."""
+        pinned = [replace(s, pins=(Pin(s.rigid, ""),)) if s.rigid and not s.pins else s for s in self.spaces]
+        return replace(self, spaces=tuple(pinned)) if self.rigid else self
 
     def space_taps(self, space: Space) -> tuple[int, ...]:
         """The taps of a space, in execution order of their first point."""

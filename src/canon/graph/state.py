@@ -141,6 +141,7 @@ class State:
         self.equal: list[tuple[list[Parts], str]] = []
         self.same: list[tuple[Parts, Parts, str]] = []
         self.grouped: list[tuple[Parts, int, str]] = []
+        self.rigid: list[tuple[Parts, str, str]] = []
         self.bound: dict[tuple[str, int], tuple[str, Parts]] = {}
         self.followed: set[str] = set()
         self.foreign: dict[str, str] = {}
@@ -178,6 +179,11 @@ class State:
         if parts:
             self.pins.append((parts, reason, self.node))
             self.fix(parts)
+
+    def keep_width(self, parts: Parts, reason: str) -> None:
+        """The number of these channels must stay; their order and scales need not."""
+        if parts:
+            self.rigid.append((parts, reason, self.node))
 
     def pin_value(self, value: object, reason: str) -> None:
         """Pin whatever channels a value has or counts, looking into lists, tuples and dicts."""

@@ -12,8 +12,10 @@ from torch import Tensor, fx, nn
 from canon.errors import reason_of
 from canon.graph.modules import ACTIVATIONS, hooked
 from canon.graph.names import writes_in_place
+from canon.graph.results import layer_result
 from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
+from canon.graph.values import Value
 from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal, is_zero
@@ -69,8 +71,8 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
             return result
 
         def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-            module = self.fetch_attr(target)
-            known = _outcome(module, *args) if len(args) == 1 and not kwargs and not hooked(module) else None
+            given = [Value(x) if isinstance(x, Tensor) else x for x in args]
+            known = None if kwargs else layer_result(self.fetch_attr(target), given)
             return super().call_module(target, args, kwargs) if known is None else known
 
     inputs = [x.to("meta") if isinstance(x, Tensor) else x for x in given]
@@ -80,21 +82,6 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
     except Exception:
         return {}
     return found
-
-
-def _outcome(module: Any, x: Any) -> Tensor | None:
-    """What a plain layer gives, without asking torch, which takes long to find out what a convolution would give."""
-    if not isinstance(x, Tensor) or not x.is_meta:
-        return None
-    if type(module) in (nn.ReLU, nn.ReLU6, nn.SiLU, nn.Identity, nn.Hardswish, nn.GELU, nn.Sigmoid):
-        return x
-    if type(module) not in CONVOLUTIONS or isinstance(module.padding, str) or x.ndim != module.weight.ndim:
-        return None
-    if x.shape[1] != module.in_channels or x.dtype != module.weight.dtype:
-        return None
-    settings = (module.padding, module.dilation, module.kernel_size, module.stride)
-    sides = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(x.shape[2:], *settings, strict=True)]
-    return x.new_empty(x.shape[0], module.out_channels, *sides) if min(sides) > 0 else None
 
 
 def _shape(value: Any) -> Any:

@@ -112,7 +112,7 @@ def recover(
     clock = Clock()
     tensors = tensor_names(model)[0]
     check_sizes(tensors)
-    graph = trace(model, example)
+    graph = trace(model, example).with_rigid_pinned()
     check_finite(tensors, compared(graph) | endless_shifts(graph, tensors) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")

@@ -48,7 +48,7 @@ def recover_tensors(
         UnsupportedModelError: A tensor of the skeleton is missing, or holds no numbers to compare.
     """
     clock = Clock()
-    graph = trace(skeleton, example)
+    graph = trace(skeleton, example).with_rigid_pinned()
     _check_names(graph, skeleton, tensors)
     clock.lap("trace")
     before, tolerance = _first_look(tensors)

@@ -98,13 +98,25 @@ def group_norm(
     bias: Value | None = None,
     eps: float = 1e-5,
 ) -> Layout | None:
-    """Exact per channel only: one channel per group is instance norm, anything else mixes channels."""
+    """One channel per group is instance norm; otherwise channels move inside their groups, and their number stays."""
     if x.layout is None:
         return None
-    if num_groups != x.shape[1] or weight is None or not call.resizable:
+    if num_groups == x.shape[1] and weight is not None and call.resizable:
+        return _per_channel(state, x, weight, bias, float(eps))
+    params = [v.param for v in (weight, bias) if v is not None]
+    if x.layout.axis != 1 or any(name is None for name in params):
         state.pin(x.layout.parts, "group norm mixes channels")
         return None
-    return _per_channel(state, x, weight, bias, float(eps))
+    parts = x.layout.parts
+    state.grouped.append((parts, int(num_groups), state.node))
+    state.keep_width(parts, "group norm mixes channels")
+    output = state.inhomogeneous(parts, None, keeps_constants=False)
+    for kind, role, value in (("scale", "weight", weight), ("shift", "bias", bias)):
+        if value is not None and value.param is not None:
+            output = state.stage(kind, [output], params={role: value.param})  # type: ignore[arg-type]
+            state.bind(value.param, 0, f"group norm {role}", output)
+            state.fix(output)
+    return Layout(1, output)
 
 
 def _per_channel(state: State, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Layout | None:

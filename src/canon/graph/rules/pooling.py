@@ -134,7 +134,7 @@ def _zeros(state: State, count: int, axis: int) -> Parts:
     if not count:
         return ()
     layout = state.open(int(count), axis)
-    state.pin(layout.parts, "zeros are padded in by number")
+    state.keep_width(layout.parts, "zeros are padded in by number")
     return layout.parts
 
 

@@ -98,7 +98,7 @@ def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> list
 
 @rule("split", "split_with_sizes", "tensor_split")
 def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[Layout | None] | None:
-    """Sizes written into the forward pass do not follow a rewrite: the channel axis must stay.
+    """Sizes written into the forward pass do not follow a rewrite: pieces keep their widths.
 
     A program holds all sizes as numbers; there the pieces are cut, and the model is asked whether its numbers follow.
     """
@@ -108,10 +108,14 @@ def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[
     if axis != x.layout.axis:
         return [x.layout for _ in call.out]
     lengths = [int(piece.shape[axis]) for piece in call.out]
-    pieces = cut(state, x.layout.parts, lengths) if state.assumes and call.name != "tensor_split" else None
+    pieces = cut(state, x.layout.parts, lengths)
     if pieces is None:
         state.pin(x.layout.parts, "split with fixed sizes")
         return None
+    if not state.assumes or call.name == "tensor_split":
+        for piece in pieces:
+            state.keep_width(piece, "split with fixed sizes")
+        return [Layout(axis, piece) for piece in pieces]
     for index, piece in enumerate(pieces):
         listed = isinstance(sizes, (list, tuple))
         if not listed and index == len(pieces) - 1 and lengths[index] != sizes:
@@ -164,11 +168,30 @@ def getitem(state: State, call: Call, x: Value, index: Any) -> Layout | None:
             if item is not None and axis == x.layout.axis:
                 if item == slice(None):
                     return Layout(new, x.layout.parts)
+                piece = _written_in(state, x, item) if type(item) is slice else None
+                if piece is not None:
+                    return Layout(new, piece)
                 break
             axis += item is not None
             new += type(item) is not int
     state.pin(x.layout.parts, "indexing of the channels")
     return None
+
+
+def _written_in(state: State, x: Value, stretch: slice) -> Parts | None:
+    """A stretch of the channels between two numbers: what it is cut from keeps its widths."""
+    assert x.layout is not None, "callers check the layout"
+    ends = (stretch.start, stretch.stop, stretch.step)
+    if not all(end is None or type(end) is int for end in ends):
+        return None
+    size = int(x.shape[x.layout.axis])
+    begin, end, step = stretch.indices(size)
+    pieces = cut(state, x.layout.parts, [begin, end - begin, size - end]) if step == 1 and begin < end else None
+    if pieces is None:
+        return None
+    for piece in pieces:
+        state.keep_width(piece, "a stretch of the channels is taken by number")
+    return pieces[1]
 
 
 @rule("slice", "narrow", "select")
