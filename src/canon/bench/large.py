@@ -76,13 +76,13 @@ def build(folder: Path, size: str, seed: int = 0) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
     generator = torch.Generator().manual_seed(seed)
-    shapes = {name: tensor.shape for name, tensor in skeleton.state_dict().items()}
-    with ShardWriter(folder, "model", list(shapes), shard) as writer:
-        for name, shape in shapes.items():
-            writer.add(name, _drawn(name, shape, generator))
+    shapes = {name: (tuple(tensor.shape), torch.bfloat16) for name, tensor in skeleton.state_dict().items()}
+    with ShardWriter(folder, "model", shapes, shard) as writer:
+        for name, (shape, _) in shapes.items():
+            writer.add(name, _drawn(shape, generator))
 
 
-def _drawn(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+def _drawn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     made = torch.empty(shape, dtype=torch.bfloat16)
     if len(shape) == 1:
         return made.uniform_(0.5, 1.5, generator=generator)
