@@ -18,11 +18,12 @@ help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # torch goes first and alone: with it in place, no other package can pull in another build of it.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml benchmarks/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Canon needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP_INSTALL) setuptools torch
 	$(PIP_INSTALL) --no-build-isolation --editable '.[dev]'
+	$(PIP_INSTALL) --no-build-isolation --no-deps --editable benchmarks
 	@touch $(STAMP)
 
 install: $(STAMP) ## Make the virtual environment
@@ -57,8 +58,8 @@ format: $(STAMP) ## Put the code in its standard form
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure
-	$(BIN)/python -m canon.bench $(BENCH_FLAGS)
+bench: $(STAMP) ## Measure speed; `python -m canon_benchmarks` lists all measurements
+	$(BIN)/python -m canon_benchmarks speed $(BENCH_FLAGS)
 
 quick: $(STAMP) ## Run the benchmark's quick suite from nothing
 	rm -rf build/quick

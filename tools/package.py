@@ -1,8 +1,8 @@
-"""What a user installs: the wheel's size, what is in it, how fast it starts, and that it verifies files.
+"""What a user installs: the wheel's size, what is in it, how fast it starts, and that it works.
 
 `python -m tools.package docs/package.md` builds a wheel from the tracked files in a temporary folder, installs it with
-the `cli` extra into a clean environment at the versions of constraints.txt, verifies two files there, and writes the
-page.
+the `cli` extra into a clean environment at the versions of constraints.txt, verifies two files there, adds the `bench`
+extra, runs and reports a suite of a user's own, and writes the page.
 """
 
 from __future__ import annotations
@@ -30,9 +30,21 @@ RECORDS = (".jsonl", ".parquet", ".csv")
 
 INTRODUCTION = """# The package
 
-What `pip install 'canon-nso[cli]'` brings, beside torch, numpy and scipy: measured by `make package`, which builds a
-wheel from the tracked files, installs it into a clean environment at the versions of `constraints.txt`, verifies two
-files there, and writes this page. Times are processor seconds, the least of seven runs, and hold Python's own start.
+What `pip install 'canon-nso[cli]'` brings: measured by `make package`, which builds a wheel from the tracked files,
+installs it into a clean environment at the versions of `constraints.txt`, verifies two files there, adds the `bench`
+extra, runs and reports a suite of one's own, and writes this page. Times are processor seconds, the least of seven,
+and hold Python's own start. Disk space is that of everything which was installed, torch included: here its build for
+processors alone, as `constraints.txt` names it; the CUDA build takes several gigabytes more.
+"""
+
+SUITE = """
+title = "My own suite"
+about = "One case."
+[[cases]]
+kind = "training"
+dataset = "digits"
+model = "timm:test_resnet"
+scheme = "twin"
 """
 
 FILES = """
@@ -78,6 +90,12 @@ class Package:
     verdict: str
     """What `canon verify` said of a disguised model, in the clean environment."""
 
+    installed: tuple[int, int]
+    """Packages in the clean environment with the `cli` extra, and the bytes of all their files."""
+
+    benchmarked: str
+    """What `canon bench run` said of a suite of one case; the page of the suite is there as well."""
+
 
 def measure(place: Path) -> Package:
     """Build, install, use and time the package in an empty folder."""
@@ -85,6 +103,17 @@ def measure(place: Path) -> Package:
     bin_folder = _install(place, wheel)
     _run([bin_folder / "python", "-c", FILES], place)
     verdict = _run([bin_folder / "canon", "verify", "suspect.pt2", "--reference", "owner.pt2"], place).splitlines()[0]
+    installed = _installed(place)
+    import_seconds = _seconds([bin_folder / "python", "-c", "import canon"], place)
+    help_seconds = _seconds([bin_folder / "canon", "--help"], place)
+    _pip(place, f"{wheel}[cli,bench]")
+    (place / "mine.toml").write_text(SUITE, encoding="utf-8")
+    records = ["--out", "records", "--cache", "models"]
+    benchmarked = _run([bin_folder / "canon", "bench", "run", "mine.toml", *records], place, well=(0, 1)).splitlines()[
+        0
+    ]
+    _run([bin_folder / "canon", "bench", "report", "mine.toml", "--records", "records", "--out", "pages"], place)
+    assert (place / "pages" / "mine.md").is_file(), "the page of the suite was not written"
     with zipfile.ZipFile(wheel) as archive:
         entries = [entry for entry in archive.infolist() if not entry.is_dir()]
     parts: Counter[str] = Counter()
@@ -97,11 +126,20 @@ def measure(place: Path) -> Package:
         parts=parts,
         files=len(entries),
         records=tuple(entry.filename for entry in entries if entry.filename.endswith(RECORDS)),
-        import_seconds=_seconds([bin_folder / "python", "-c", "import canon"], place),
-        help_seconds=_seconds([bin_folder / "canon", "--help"], place),
+        import_seconds=import_seconds,
+        help_seconds=help_seconds,
         core_seconds=_seconds([bin_folder / "python", "-c", ""], place),
         verdict=verdict,
+        installed=installed,
+        benchmarked=benchmarked,
     )
+
+
+def _installed(place: Path) -> tuple[int, int]:
+    """Packages of the clean environment, but for pip and setuptools, and the bytes on disk of all there is."""
+    folder = next((place / "venv" / "lib").glob("python*")) / "site-packages"
+    names = {path.name.split("-")[0] for path in folder.glob("*.dist-info")} - {"pip", "setuptools"}
+    return len(names), sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _build(place: Path) -> Path:
@@ -120,23 +158,19 @@ def _build(place: Path) -> Path:
 def _install(place: Path, wheel: Path) -> Path:
     folder = place / "venv"
     _run([sys.executable, "-m", "venv", folder], place)
-    install: list[str | Path] = [
-        folder / "bin" / "python",
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "-c",
-        ROOT / "constraints.txt",
-    ]
-    _run([*install, "torch"], place)
-    _run([*install, f"{wheel}[cli]"], place)
+    _pip(place, "torch")
+    _pip(place, f"{wheel}[cli]")
     return folder / "bin"
 
 
-def _run(command: Sequence[str | Path], place: Path) -> str:
+def _pip(place: Path, what: str) -> None:
+    python = place / "venv" / "bin" / "python"
+    _run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", what], place)
+
+
+def _run(command: Sequence[str | Path], place: Path, well: Sequence[int] = (0,)) -> str:
     done = subprocess.run(command, cwd=place, env=_environment(), capture_output=True, text=True)
-    if done.returncode != 0:
+    if done.returncode not in well:
         raise RuntimeError(f"exit status {done.returncode}: {' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
     return done.stdout
 
@@ -168,7 +202,10 @@ def page(package: Package) -> str:
         ("`import canon`", f"{package.import_seconds:.2f} s", f"under {IMPORT_BUDGET} s"),
         ("`canon --help`", f"{package.help_seconds:.2f} s", f"under {HELP_BUDGET} s"),
         ("Python itself, doing nothing", f"{package.core_seconds:.2f} s", ""),
+        ("packages installed with it", f"{package.installed[0]}", ""),
+        ("disk space of all of them", f"{package.installed[1] / 1e6:,.0f} MB", ""),
         ("`canon verify` of a disguised model there", package.verdict, "matches"),
+        ("`canon bench run mine.toml` there", package.benchmarked, "1 done"),
     ]
     lines = [
         INTRODUCTION,
@@ -192,6 +229,7 @@ def faults(package: Package) -> list[str]:
         f"canon --help takes {package.help_seconds:.2f} s": package.help_seconds < HELP_BUDGET,
         f"the wheel holds records: {package.records}": not package.records,
         f"the verdict is '{package.verdict}'": package.verdict == "matches",
+        f"the benchmark says '{package.benchmarked}'": "1 cases: 1 done" in package.benchmarked,
     }
     return [fault for fault, good in checks.items() if not good]
 

@@ -6,11 +6,9 @@ it: it may be cut off, lie about sizes, or name the same bytes twice. Nothing in
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -19,6 +17,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from canon._untrusted import damaged, natural, parse_json
 from canon.errors import FileFormatError, KeyFileError, LimitError, MissingExtraError
 
 HEADER_BYTES: Final = 16 << 20
@@ -33,7 +32,6 @@ _DTYPES: Final[dict[str, torch.dtype]] = {
 DTYPE_NAMES: Final = {dtype: name for name, dtype in _DTYPES.items()}
 """What a header calls a dtype."""
 
-_LARGEST: Final = 1 << 62
 _MOST_DIMENSIONS: Final = 64
 
 
@@ -146,39 +144,13 @@ def write_safetensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mappi
     safetensors.torch.save_file(plain, str(path), metadata=dict(metadata))
 
 
-def parse_json(data: bytes, where: str) -> Any:
-    """JSON from a stranger: no name twice in one object, no numbers that are not finite."""
-    try:
-        return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise damaged(f"the header is no valid JSON: {str(error) or 'nested too deep'}", where) from error
-
-
-def damaged(reason: str, where: str) -> FileFormatError:
-    """What is wrong with a file."""
-    return FileFormatError(
-        f"the file is damaged or was not what its name says: {reason}",
-        where=where,
-        hint="Fetch it again from where it was saved",
-    )
-
-
-@contextmanager
-def reported(where: str) -> Iterator[None]:
-    """Errors of a parser that meets nonsense become one error about the file."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise damaged(f"{type(error).__name__}: {error}", where) from error
-
-
 def _entry(name: str, value: Any, base: int, where: str) -> Entry:
     try:
         dtype, shape, (start, stop) = _DTYPES[value["dtype"]], value["shape"], value["data_offsets"]
         if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS:
             raise ValueError("not a shape")
-        sizes = tuple(_natural(n) for n in shape)
-        start, stop = _natural(start), _natural(stop)
+        sizes = tuple(natural(n) for n in shape)
+        start, stop = natural(start), natural(stop)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"the entry of tensor '{name:.80}' is not understood: {error}", where) from error
     size = math.prod(sizes) * dtype.itemsize
@@ -192,7 +164,7 @@ def _key_document(
 ) -> dict[str, Any]:
     try:
         header = parse_json(metadata["canon"].encode(), where)
-        found, number = header["format"], _natural(header["version"])
+        found, number = header["format"], natural(header["version"])
     except (KeyError, TypeError, ValueError, FileFormatError) as error:
         raise KeyFileError(f"the file is not a {what}", where=where, hint=f"They are written by {writer}") from error
     if found != kind:
@@ -203,27 +175,3 @@ def _key_document(
         )
     assert isinstance(header, dict), "a JSON object was indexed by name"
     return header
-
-
-def _natural(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _LARGEST:
-        raise ValueError(f"expected a whole number, got {value!r:.40}")
-    return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a name stands twice in one object")
-    return found
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text:.40} is not finite")
-    return value
-
-
-def _refuse(text: str) -> float:
-    raise ValueError(f"{text} is no JSON")

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from canon import attacks, zoo
 from canon.attacks import AttackLog, AttackResult, attack, replay
-from canon.bench.attack_grid import randomize_norms
 from canon.errors import AttackError
 from canon.graph import trace
+from canon_benchmarks.attack_grid import randomize_norms
 from tests.architectures import JOINED
 from tests.networks import Case
 from tests.pinned import CASES

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from canon.bench.cases import Case, Clean, Recovery
+from canon.bench.cases import Case, Recovery
 from canon.bench.records import Record
+from canon_benchmarks.cases import Clean
 
 ENVIRONMENT = {"canon": "0", "torch": "2", "python": "3", "machine": "a lathe, 2 cores", "device": "cpu"}
 FIGURES: Mapping[str, Any] = {

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from canon.bench.cases import KINDS, TWIN, Case, Clean, Recovery, Training, read_case
+from canon.bench.cases import TWIN, Case, Recovery, Training, read_case
+from canon.bench.extensions import kinds, part_of
 from canon.bench.suite import load_suite, suite_names
 from canon.errors import BenchError
+from canon_benchmarks.cases import Clean
 
 RECOVERY = Recovery(dataset="digits", model="timm:test_resnet", scheme="riga21", attack="mix-opseq", ratio=0.5)
 
@@ -51,8 +53,8 @@ def test_a_case_must_be_complete() -> None:
 
 
 def test_every_kind_is_measured_and_shown() -> None:
-    from canon.bench.measures import MEASURES
-    from canon.bench.tables import BLOCKS
-
-    assert set(MEASURES) == set(BLOCKS) == set(KINDS)
-    assert all(issubclass(kind, Case) for kind in KINDS.values())
+    for kind in kinds():
+        assert issubclass(part_of(kind, "case"), Case)
+        assert part_of(kind, "case").kind == kind
+        assert callable(part_of(kind, "measure"))
+        assert callable(part_of(kind, "blocks"))

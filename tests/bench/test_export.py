@@ -12,9 +12,10 @@ from typing import Any
 import pandas
 import pytest
 
-from canon.bench.export import export, log_to_mlflow
+from canon.bench.export import export
 from canon.bench.records import Store
 from canon.errors import BenchError, CanonError, MissingExtraError
+from canon_benchmarks.mlflow import log_to_mlflow
 from tests.bench.samples import records
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from canon.bench import records as module
-from canon.bench.cases import Clean
 from canon.bench.records import Record, Store, suites_in
 from canon.errors import BenchError
+from canon_benchmarks.cases import Clean
 
 HERE = {"canon": "1", "device": "cpu"}
 

@@ -16,13 +16,15 @@ from typing import Any
 import pytest
 
 from canon.bench import trained
-from canon.bench.cases import TWIN, Clean, Recovery, Training
+from canon.bench.cases import TWIN, Recovery, Training
 from canon.bench.lab import Setup
-from canon.bench.presets import train_options
 from canon.bench.records import Record, Store
-from canon.bench.run import Lines, RunOptions, Summary, main, run_suite
+from canon.bench.run import RunOptions, Summary, run_suite
 from canon.bench.suite import Suite, load_suite
 from canon.errors import BenchError
+from canon.zoo.training import train_options
+from canon_benchmarks.cases import Clean
+from canon_benchmarks.run import Lines, main
 
 MODEL = "timm:test_resnet"
 SUITE = """
@@ -126,7 +128,16 @@ def test_every_executor_gives_the_same_records(run: Callable[..., Summary], tmp_
 
 def test_a_killed_run_goes_on(cache: Path, suite: Suite, tmp_path: Path) -> None:
     out = tmp_path / "records"
-    arguments = ["-m", "canon.bench.run", str(tmp_path / "small.toml"), "--out", str(out), "--cache", str(cache)]
+    arguments = [
+        "-m",
+        "canon_benchmarks",
+        "run",
+        str(tmp_path / "small.toml"),
+        "--out",
+        str(out),
+        "--cache",
+        str(cache),
+    ]
     process = subprocess.Popen(
         [sys.executable, *arguments], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )

@@ -11,9 +11,9 @@ import torch
 
 import canon
 from canon import zoo
-from canon.bench.subjects import subject
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
+from canon_benchmarks.subjects import subject
 from tests.io.small import attacked, example, small
 
 ARCH = "tests.io.small:SmallNet"

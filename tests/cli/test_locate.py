@@ -11,10 +11,10 @@ import safetensors.torch
 import canon
 from canon import zoo
 from canon.attacks import attack
-from canon.bench.subjects import subject
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
 from canon.io import save
+from canon_benchmarks.subjects import subject
 
 NAME = "squeezenet1_1"
 

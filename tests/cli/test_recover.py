@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from canon import attack, zoo
-from canon.bench.subjects import shapes, subject
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
+from canon_benchmarks.subjects import shapes, subject
 
 NAME = "squeezenet1_1"
 

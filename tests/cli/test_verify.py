@@ -10,10 +10,10 @@ import pytest
 from canon import zoo
 from canon.api import read_evidence
 from canon.attacks import attack
-from canon.bench.subjects import subject
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
 from canon.io import save
+from canon_benchmarks.subjects import subject
 
 NAME = "squeezenet1_1"
 

@@ -99,3 +99,13 @@ def test_trained_networks_of_the_same_first_weights() -> None:
     found = locate(thief, owner, example)
     assert found.answer == "derived"
     assert found.coverage >= 0.99
+
+
+def test_what_little_was_learned_apart_is_seen_by_what_is_taken_back() -> None:
+    """Learned so little that rows agree to a cosine of 0.99; training on from the owner's adds to what is there."""
+    start, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    owner = learned(start, 1, 0.12)
+    apart, more = locate(learned(start, 2, 0.12), owner, example), locate(learned(owner, 2, 0.16), owner, example)
+    assert apart.answer == "not decided", apart.reason
+    assert "first weights" in apart.reason
+    assert more.answer == "derived", more.reason

@@ -22,7 +22,7 @@ def values_at(model: nn.Module, name: str, layer: str, smallest: float = 0.0) ->
     tensors = dict(model.state_dict())
     sketches = {p.map: sketch_rows(graph.maps[p.map], graph, tensors, {}, seed=0) for p in space.producers
                 if graph.maps[p.map].columns is None}  # fmt: skip
-    found = constant_values(space, graph, tensors, sketches, 1e-9, smallest)
+    found = constant_values(space, graph, tensors, sketches, 1e-9, smallest).values
     consumer = next(c for c in space.consumers if graph.maps[c.map].name == layer)
     return torch.from_numpy(found[consumer.point])
 

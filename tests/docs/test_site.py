@@ -125,10 +125,12 @@ def test_examples_of_docstrings_become_code() -> None:
 
 
 def test_a_package_over_its_budget_is_named() -> None:
-    good = package.Package(1, 1, Counter(), 1, (), 0.1, 0.5, 0.05, "matches")
+    good = package.Package(1, 1, Counter(), 1, (), 0.1, 0.5, 0.05, "matches", (20, 10**9), "mine: 1 cases: 1 done")
     assert package.faults(good) == []
-    bad = package.Package(1, 1, Counter(), 1, ("a.jsonl",), 0.3, 0.8, 0.05, "refuted")
-    assert len(package.faults(bad)) == 4
+    bad = package.Package(
+        1, 1, Counter(), 1, ("a.jsonl",), 0.3, 0.8, 0.05, "refuted", (20, 10**9), "mine: 1 cases: 1 failed"
+    )
+    assert len(package.faults(bad)) == 5
 
 
 def test_the_stated_package_is_within_its_budget() -> None:

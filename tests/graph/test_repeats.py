@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from canon.bench.families import FAMILIES, build
 from canon.graph import ChannelGraph, tracer
 from canon.graph.recorded import Program, record
+from canon_benchmarks.families import FAMILIES, build
 
 WIDTH, HIDDEN, EXAMPLE = 6, 10, torch.zeros(2, 6)
 

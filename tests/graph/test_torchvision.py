@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from canon.bench.coverage import NOT_CHECKED, Coverage, measure, torchvision_names
 from canon.zoo import import_torchvision
+from canon_benchmarks.coverage import NOT_CHECKED, Coverage, measure, torchvision_names
 from tests.preservation import check_preserved, vary_constants
 
 NAMES = torchvision_names()

@@ -13,9 +13,11 @@ from canon import claims
 from canon.api import JudgeOptions, check_evidence, judge
 from canon.claims import Committed, Presented, Rival, Trust
 from canon.verify.verdict import Inconclusive, Matches, Proved
-from canon.watermarks import Key
+from canon.watermarks import Key, Message
 from tests.claims.authority import Authority
 from tests.liars.forgers import FORGERIES, Forger
+from tests.liars.projections import uchida
+from tests.liars.tables import WISH
 from tests.liars.victims import images, victim
 
 EXAMPLE = images().train_images[:2]
@@ -100,3 +102,21 @@ def test_a_claim_to_something_else_shows_nothing(owners: Committed, authority: A
     other = judge(victim(2), EXAMPLE, reference=victim(2), claim=brought, options=AS_GIVEN)
     assert other.answers.priority.answer == "nothing shown"
     assert not isinstance(other.verdict, Proved)
+
+
+def test_one_of_very_many_claims_that_reads_by_luck_proves_nothing(authority: Authority, tmp_path: Path) -> None:
+    """Who has a billion keys of 28 bits stamped in advance has one that reads from whatever comes later."""
+    later = {"suspect_date": NOW + timedelta(days=3), "suspect_date_source": "an upload's record"}
+    for bits, verdict in ((28, Inconclusive), (72, Proved)):
+        key = uchida(victim(1), images(), "negated", Message(WISH.bits[:bits]))
+        made = claims.commit(victim(2), key=claims.new_key(tmp_path / f"{bits}.pem"), watermark_keys=[key])
+        stamped = Committed(made.claim.stamped(authority.stamp(made.claim.encode())), made.opening)
+        brought = presented(stamped, authority, **later)
+        found = judge(
+            victim(1), EXAMPLE, reference=victim(2), watermark_key=key, claim=brought, options=AS_GIVEN
+        )  # fmt: skip
+        assert found.answers.network.answer == "unrelated"
+        assert found.answers.mark.answer == "read"
+        assert found.answers.priority.answer == "first"
+        assert isinstance(found.verdict, verdict), found.verdict
+        check_evidence(found.evidence)

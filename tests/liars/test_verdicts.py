@@ -128,3 +128,16 @@ def test_loose_options_give_no_strong_word(options: JudgeOptions) -> None:
         found = judge(victim(1), EXAMPLE, reference=reference, watermark_key=key, options=options)
         assert not isinstance(found.verdict, STRONG), found.verdict
         check_evidence(found.evidence)
+
+
+def test_a_layout_key_of_two_models_gives_no_strong_word() -> None:
+    """Coarse figures of the suspect's beside exact ones of another model's: the key contradicts itself."""
+    theirs = register(victim(3), EXAMPLE, seed=registered().layout.seed)
+    found = judge(victim(3), EXAMPLE, layout_key=replace(registered(), portrait=theirs.portrait))
+    assert found.answers.network.answer == "not decided", found.answers.network
+    assert not isinstance(found.verdict, STRONG), found.verdict
+
+
+def test_a_layout_key_that_holds_no_outputs_is_no_fault() -> None:
+    found = judge(victim(3), EXAMPLE, layout_key=replace(registered(), registered=None))
+    assert not isinstance(found.verdict, STRONG), found.verdict

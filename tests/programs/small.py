@@ -26,10 +26,10 @@ class Small(nn.Module):
         self.narrow, self.norm6 = nn.Conv2d(24, 18, 1, bias=False), nn.BatchNorm2d(18)
         self.group = nn.Conv2d(18, 20, 3, padding=1, stride=2, groups=2)
         self.fc = nn.Linear(20, 7)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu, self.pool = nn.ReLU(inplace=True), nn.AvgPool2d(3, 1, 1)
 
     def trunk(self, x: Tensor) -> Tensor:
-        x = self.relu(self.norm0(self.stem(x)))
+        x = self.pool(self.relu(self.norm0(self.stem(x))))
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
         x = self.relu(x + y)
         x = torch.cat([torch.relu(self.left(x)), self.right(x)], 1)
@@ -90,7 +90,8 @@ def hidden(seed: int = 1) -> nn.Module:
 def gap(one: nn.Module, two: nn.Module) -> float:
     """Largest difference of outputs."""
     with torch.no_grad():
-        return float((one(example()) - two(example())).abs().max())
+        first, second = (x[0] if isinstance(x, tuple) else x for x in (one(example()), two(example())))
+        return float((first - second).abs().max())
 
 
 __all__ = ["Small", "drawn", "example", "fx", "gap", "hidden", "key", "network", "owner"]

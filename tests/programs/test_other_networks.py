@@ -11,8 +11,8 @@ from torch import Tensor, fx, nn
 
 import canon
 from canon.normal import house
+from canon_benchmarks.thief import rewritten
 from tests.programs.small import Small, example, gap, hidden, key, network, owner
-from tests.programs.thief import rewritten
 
 
 class Around(nn.Module):

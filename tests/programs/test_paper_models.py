@@ -9,7 +9,7 @@ import torch
 
 import canon
 from canon import zoo
-from tests.programs.thief import REWRITINGS, rewritten
+from canon_benchmarks.thief import REWRITINGS, rewritten
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn.utils import prune
 
 from canon import zoo
-from canon.bench.subjects import subject
 from canon.recovery import RecoveryResult, recover
+from canon_benchmarks.subjects import subject
 from tests.networks import Net, conv
 from tests.preservation import outputs, relative_error
 

@@ -115,7 +115,7 @@ CASES: list[tuple[str, str, Callable[[Plain], nn.Module], str, str, float]] = [
     ("faint", "hardly read", hardly_read, "relu", "relu", 1e-8),
     ("faint", "hardly there", hardly_there, "gelu", "relu", 1e-8),
     ("faint", "noisy zeros", noisy_zeros, "relu", "none", 1e-4),
-    ("faint", "noisy clique", noisy_clique, "silu", "relu", 1e-4),
+    ("compact", "noisy clique", noisy_clique, "silu", "relu", 1e-4),
     ("endless", "endless", endless, "relu", "none", 1e-10),
 ]  # fmt: skip
 

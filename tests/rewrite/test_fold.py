@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from torch import Tensor, nn
 
-from canon.bench.subjects import subject
 from canon.errors import UnsupportedModelError
 from canon.graph import trace
 from canon.graph.tensors import tensor_names
 from canon.rewrite import FoldableNorm, fold_norms, restore_norms
 from canon.verify import Architecture
+from canon_benchmarks.subjects import subject
 from tests.networks import Net, conv
 from tests.preservation import assert_same_function, outputs, randomize
 from tests.strategies import networks

@@ -14,7 +14,6 @@ from torch import fx, nn
 from canon import watermarks, zoo
 from canon.api import certify, check_evidence, judge, recover
 from canon.attacks import attack
-from canon.bench.subjects import VARIANTS, subject
 from canon.errors import KeyFileError, VerificationError
 from canon.rewrite import fold_norms
 from canon.verify import LayoutKey, align, register
@@ -22,6 +21,7 @@ from canon.verify.digest import document_digest
 from canon.verify.forms import conform, norms_of
 from canon.verify.verdict import Inconclusive, Matches, Refuted
 from canon.watermarks import Key, Message
+from canon_benchmarks.subjects import VARIANTS, subject
 from tests.networks import Net, conv, head
 from tests.preservation import outputs, relative_error
 from tests.verify.small import example, tiny

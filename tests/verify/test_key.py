@@ -18,9 +18,9 @@ from torch import nn
 
 from canon import zoo
 from canon._files import OutputError
-from canon.bench.subjects import subject
 from canon.errors import CanonError, KeyFileError, VerificationError
 from canon.verify import LayoutKey, align, compare, register
+from canon_benchmarks.subjects import subject
 from tests.verify.small import disguise, example, largest_difference, tiny
 
 
@@ -177,3 +177,31 @@ def test_a_key_of_another_model_is_not_established(tmp_path: Path) -> None:
     found = align(tiny(1), register(tiny(0), example()), example())
     assert not found.established
     assert found.worst > 0.1
+
+
+def test_a_space_in_which_no_channel_does_anything_cannot_be_registered() -> None:
+    net = tiny()
+    with torch.no_grad():
+        for name in ("norm3.weight", "norm3.bias", "conv3.weight"):
+            net.get_parameter(name).zero_()
+    with pytest.raises(VerificationError, match="no channel does anything"):
+        register(net, example())
+
+
+class Recurrent(nn.Module):
+    """A program that is told as data but for its recurrent layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before, self.memory = nn.Linear(24, 40), nn.LSTM(40, 32, batch_first=True)
+        self.after, self.head = nn.Linear(32, 48), nn.Linear(48, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        states, _ = self.memory(torch.relu(self.before(images.transpose(1, 2).flatten(2))))
+        logits: torch.Tensor = self.head(torch.relu(self.after(states[:, -1])))
+        return logits
+
+
+def test_a_network_with_a_recurrent_layer_can_be_registered() -> None:
+    key = register(Recurrent().eval(), example())
+    assert key.program is None

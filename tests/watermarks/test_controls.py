@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from scipy.stats import binom, kstest
 
 from canon import watermarks
-from canon.bench.wrong_keys import drawn_keys, figures, small_data, trained_keys
 from canon.errors import WatermarkError
 from canon.watermarks import Controls, Message, Reader
 from canon.watermarks.controls import COUNT, KINDS, Kind, Recorder, altered
+from canon_benchmarks.wrong_keys import drawn_keys, figures, small_data, trained_keys
 from tests.liars.victims import images, victim
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -132,7 +132,7 @@ def test_controls_can_be_drawn_again_and_touch_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ipr_gan", "deepsigns"])
 def test_p_values_of_wrong_keys_are_not_too_small(name: str) -> None:
-    """The quick version of `python -m canon.bench.wrong_keys`."""
+    """The quick version of `python -m canon_benchmarks wrong_keys`."""
     torch.set_num_threads(1)
     rows = list(drawn_keys(watermarks.get(name), small_data(), 50))
     assert kstest([row[1] for row in rows], "uniform", alternative="greater").pvalue > 1e-4

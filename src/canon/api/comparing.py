@@ -27,6 +27,7 @@ from canon.graph.widening import cast
 from canon.normal import has_ties
 from canon.recovery import RecoveryResult
 from canon.verify import Alignment, Architecture, Certificate, LayoutKey, Matching, align
+from canon.verify.alignment import align_traced
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
@@ -315,10 +316,12 @@ def _by_reference(
 
 def _by_key(formed: nn.Module, owner: Owner, example: Example, matching: Matching) -> dict[str, Any]:
     assert owner.key is not None, "callers check it"
-    alignment = _aligned(formed, owner, example, matching)
-    if alignment is None:
+    traced = Traced.of(named_alike(formed, owner.architecture, example, norms=owner.norms or ()), example)
+    if owner.architecture.differences(traced.architecture):
         return {}
-    fixed, coverage = owner.key.compare_fixed(alignment.model, example)
+    traced.check_finite()
+    alignment = align_traced(traced, owner.key.layout, matching=matching, rescale=True)
+    fixed, coverage = owner.key.compare_fixed(Traced.like(alignment.model, example, traced))
     return {"alignment": alignment, "fixed": fixed, "coverage": coverage}
 
 

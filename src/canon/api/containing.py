@@ -165,11 +165,11 @@ def _is_output(space: Space) -> bool:
 
 def _is_table(name: str, owner: Owner) -> bool:
     """Whether a fixed tensor has two axes or more that are longer than 1: embeddings, attention, recurrent weights."""
-    if owner.key is not None and owner.key.registered is not None:
-        shape: Sequence[int] = owner.key.registered.fixed[name][0]
-    else:
-        assert owner.model is not None, "one of them is given"
+    shape: Sequence[int] = ()
+    if owner.model is not None:
         shape = tensor_names(owner.model)[0][name].shape
+    elif owner.key is not None and owner.key.registered is not None:
+        shape = owner.key.registered.fixed[name][0]
     return sum(size > 1 for size in shape) > 1
 
 
@@ -179,7 +179,7 @@ def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], d
         return {}, {}
     if owner.model is None:
         assert owner.key is not None, "one of them is given"
-        found, coverage = owner.key.compare_fixed(location.model, cast(owner.example, location.model))
+        found, coverage = owner.key.compare_fixed(Traced.of(location.model, cast(owner.example, location.model)))
         missing = {item.what: float("inf") for item in coverage.uncompared}
         sizes = {} if owner.key.registered is None else owner.key.registered.sizes
         return {**found, **missing}, {name: sizes.get(name, 0) for name in (*found, *missing)}

@@ -16,7 +16,8 @@ from canon.recovery import RecoveryResult
 from canon.verify import Architecture
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, environment
-from canon.verify.function import Comparison, Inputs, compare_models
+from canon.verify.function import Comparison, Inputs, compare_models, moved_by_rounding
+from canon.verify.precision import SINGLE
 
 RECOVERY_FORMAT: Final = "canon-recovery"
 """What a document of a recovery without a verdict calls itself."""
@@ -180,11 +181,15 @@ def function_of(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[I
     else:
         assert owner.key is not None, "one of them is given"
         found = owner.key.compare_function(compared.running or compared.suspect)
+    epsilon, rounding = compared.precision.epsilon, 0.0 if compared.precision.epsilon <= SINGLE else None
+    if rounding is None:
+        rounding = moved_by_rounding(compared.running or compared.suspect, calls["random"], epsilon)
     recovered: tuple[Comparison, ...] = ()
     if compared.result is not None:
         recovered = compare_models(compared.recovered, compared.suspect, {"random": calls["random"]})
     return {
         "against": against,
+        "rounding": rounding,
         "comparisons": [item.to_dict() for item in found],
         "recovered": [item.to_dict() for item in recovered],
     }

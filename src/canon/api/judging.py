@@ -22,7 +22,7 @@ from canon.graph import arguments
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.verify import Alignment, LayoutKey, Matching
-from canon.verify.answering import AGREE, AGREE_ROUNDINGS, answers_of, unusual_options
+from canon.verify.answering import agreeing, answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
@@ -268,7 +268,7 @@ def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None, coun
 def _settled(compared: Compared, function: Document) -> bool:
     """Whether plain equality holds, so that nothing has to be looked for inside the suspect."""
     known = [item["difference"] for item in function["comparisons"]]
-    limit = max(AGREE, AGREE_ROUNDINGS * compared.precision.epsilon)
+    limit = agreeing(function, asdict(compared.precision))
     return compared.equal and bool(known) and all(gap is not None and gap <= limit for gap in known)
 
 

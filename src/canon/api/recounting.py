@@ -13,7 +13,8 @@ from canon.api.containing import ALIKE
 from canon.containment.answer import AGREED, CLOSE, DERIVED, SAME_UPDATE, STRANGER
 from canon.errors import VerificationError
 from canon.normal.housing import SAME
-from canon.verify.answering import AGREE, AGREE_ROUNDINGS
+from canon.verify.answering import agreeing
+from canon.verify.precision import ROUNDINGS, SINGLE
 
 Document = Mapping[str, Any]
 
@@ -29,7 +30,7 @@ def structure_holds(document: Document) -> None:
         return
     equality, comparisons = document["equality"], document["function"]["comparisons"]
     _must(equality is not None, "the networks can be compared, yet nothing says how far they are equal")
-    limit = max(AGREE, AGREE_ROUNDINGS * document["precision"]["epsilon"])
+    limit = agreeing(document["function"], document["precision"])
     gaps = [item["difference"] for item in comparisons]
     agree = bool(gaps) and all(gap is not None and gap <= limit for gap in gaps)
     settled = bool(equality["passed"]) and not equality["alone"] and agree
@@ -57,7 +58,10 @@ def program_holds(document: Document) -> None:
 def function_holds(document: Document) -> None:
     """A difference is a number, or there is a reason why there is none."""
     found = [*document["function"]["comparisons"], *document["function"]["recovered"]]
-    located = document["containment"]
+    located, rounding = document["containment"], document["function"].get("rounding")
+    _must(rounding is None or _number(rounding) >= 0, "outputs are moved by less than nothing")
+    exact = document["precision"]["epsilon"] <= SINGLE
+    _must(not (exact and rounding), "outputs are moved by rounding, yet both models are exact")
     for item in [*found, *(located["function"] if located is not None else ())]:
         difference, same, problem = item["difference"], item["same_decision"], item["problem"]
         _must((difference is None) == isinstance(problem, str), "outputs have no difference, and no reason for that")
@@ -77,8 +81,8 @@ def containment_holds(document: Document) -> None:
         most = item["channels" if "channels" in item else "owner"]
         _must(0 <= item["distinct"] <= item["found"] <= most, f"more of '{item['name']!s:.60}' was found than there is")
     for space in spaces:
-        told = space["found"] + space["copies"] + space["surplus"]
-        _must(told == space["suspect"], f"the channels of '{space['name']!s:.60}' do not add up")
+        counted = space["found"] + space["copies"] + space["surplus"]
+        _must(counted == space["suspect"], f"the channels of '{space['name']!s:.60}' do not add up")
     found = [layer for layer in layers if layer["found"]]
     medians = sorted(layer["median"] for layer in found)
     _must(located["residual"] == max((layer["worst"] for layer in found), default=None), "another worst residual")
@@ -87,13 +91,13 @@ def containment_holds(document: Document) -> None:
     coverage, deep = _number(located["coverage"]), _number(located["deep"])
     _must(0 <= coverage <= 1 and 0 <= deep <= 1, "a coverage is no share")
     _must(max(coverage, deep) == 0 or any(s["distinct"] for s in spaces), "there is a coverage, and nothing was found")
-    _word(located, word, coverage, deep)
+    _word(located, word, coverage, deep, max(CLOSE, ROUNDINGS * document["precision"]["epsilon"]))
     _found(located, layers)
     if document["equality"] is not None:
         _must(located["tolerance"] == document["equality"]["tolerance"], "there are two tolerances")
 
 
-def _word(located: Document, word: str, coverage: float, deep: float) -> None:
+def _word(located: Document, word: str, coverage: float, deep: float, close: float) -> None:
     """The words that coverage allows; the weaker one is always allowed."""
     if word == "unrelated":
         _must(deep <= STRANGER, f"{deep:.2f} of the channels were found, which is no stranger")
@@ -110,7 +114,7 @@ def _word(located: Document, word: str, coverage: float, deep: float) -> None:
     agreements = [located["agreement"], *([located["owner_agreement"]] if located["owner_agreement"] else [])]
     near = all(a["difference"] is not None and a["difference"] <= AGREED for a in agreements)
     _must(coverage == 1 and not located["refitted"], "not all was found as it is, yet it is contained")
-    _must(near and (located["residual"] or 0.0) <= CLOSE, "what was located differs, yet it is contained")
+    _must(near and (located["residual"] or 0.0) <= close, "what was located differs, yet it is contained")
 
 
 def _found(located: Document, layers: list[Document]) -> None:

@@ -1,1 +1,1 @@
-"""Measured cases, one record each."""
+"""Benchmark a scheme: cases, suites, records and pages. `extensions` says how other packages add to it."""

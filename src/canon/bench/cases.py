@@ -6,20 +6,22 @@ A case says all that decides its outcome, so that it can be sent to another mach
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar, Final
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from canon.bench.extensions import part_of
 from canon.errors import BenchError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from canon.attacks import AttackOptions
 
 TWIN: Final = "twin"
 """In place of a scheme: a model trained in the same way without a mark."""
 
 CLEAN: Final = "clean"
 """In place of an attack: none."""
-
-
-UNCHANGED: Final = "nothing"
-"""In place of a step after a disguise: none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,21 @@ class Case:
         """Every trained model that it needs."""
         return (self.training,)
 
+    def check(self) -> None:
+        """Raise an error if it names something that does not exist."""
+        from canon import watermarks, zoo
+
+        one_of("dataset", self.dataset, zoo.dataset_names())
+        if self.scheme != TWIN or not isinstance(self, Training):
+            one_of("scheme", self.scheme, watermarks.names())
+        zoo.input_size(self.model)
+
+
+def one_of(what: str, name: str, known: tuple[str, ...]) -> None:
+    """Raise an error for a name that is not known."""
+    if name not in known:
+        raise BenchError(f"no {what} is called '{name}'", hint=f"There are: {', '.join(known)}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Training(Case):
@@ -108,20 +125,20 @@ class Attacked(Case):
     attack_seed: int = 0
     """Seed of the attack."""
 
+    def check(self) -> None:
+        """See `Case`; an attack must exist as well."""
+        from canon.attacks.options import MIX
+        from canon.attacks.registry import get
 
-@dataclass(frozen=True, kw_only=True)
-class Methods(Attacked):
-    """One attack, undone by every method, none of which is told the clean widths."""
+        super().check()
+        if self.attack not in MIX:
+            get(self.attack)
 
-    kind: ClassVar[str] = "methods"
+    def attack_options(self, model: nn.Module, example: Tensor) -> AttackOptions:
+        """How the attack is carried out."""
+        from canon.attacks import AttackOptions
 
-    style: str = "paper"
-    """`paper`: as the paper describes it (no dummy reads a dummy, zero dummies are zero where they come in, one place
-    is scaled); `stronger`: all that our attack does by default."""
-
-
-STYLES: Final = ("paper", "stronger")
-"""Of a case of kind `methods`."""
+        return AttackOptions(ops=(self.attack,), ratio=self.ratio, seed=self.attack_seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +147,10 @@ class Camouflaged(Attacked):
 
     camouflage: bool = True
     """Whether channels are also permuted and scaled."""
+
+    def attack_options(self, model: nn.Module, example: Tensor) -> AttackOptions:
+        """How the attack is carried out."""
+        return replace(super().attack_options(model, example), permute=self.camouflage, scale=self.camouflage)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,73 +165,6 @@ class Recovery(Camouflaged):
         return self.training, self.stranger
 
 
-@dataclass(frozen=True, kw_only=True)
-class Tolerance(Camouflaged):
-    """The certificate at several tolerances, against the owner's model and against a stranger's."""
-
-    kind: ClassVar[str] = "tolerance"
-
-    @property
-    def trainings(self) -> tuple[Training, ...]:
-        """The owner's model and a stranger's."""
-        return self.training, self.stranger
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changed(Camouflaged):
-    """A disguise, then a change of the weights: what is found of the owner's network, and what is answered."""
-
-    kind: ClassVar[str] = "changed"
-
-    after: str = UNCHANGED
-    """A step of `canon.attacks.after`, or `nothing`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clean(Case):
-    """Recover a model that nobody attacked: nothing must change."""
-
-    kind: ClassVar[str] = "clean"
-
-    method: str = "exact"
-    """How channels are compared: `exact` or `probe`."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Runtime(Camouflaged):
-    """How long recovery takes; `attack` may be `clean`."""
-
-    kind: ClassVar[str] = "runtime"
-
-    method: str = "exact"
-    """How channels are compared: `exact` or `probe`."""
-
-    probes: int = 0
-    """T of the probe method; 0 for the exact one."""
-
-    batch: int = 0
-    """Probes per forward pass; 0 for the exact one."""
-
-    repeats: int = 3
-    """Recoveries that are timed, after one that is not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Baseline(Camouflaged):
-    """What one defence makes of an attacked model."""
-
-    kind: ClassVar[str] = "baseline"
-
-    method: str
-    """`canon-exact`, `canon-probe`, or a name of `canon.bench.baselines`."""
-
-
-KINDS: Final[Mapping[str, type[Case]]] = {
-    kind.kind: kind for kind in (Training, Recovery, Methods, Tolerance, Changed, Clean, Runtime, Baseline)
-}
-"""By name."""
-
-
 def read_case(values: Mapping[str, Any]) -> Case:
     """The case that `Case.values` gave.
 
@@ -219,9 +173,7 @@ def read_case(values: Mapping[str, Any]) -> Case:
     """
     given = dict(values)
     kind = given.pop("kind", None)
-    if kind not in KINDS:
-        raise BenchError(f"no kind of case is called '{kind}'", hint=f"Known: {', '.join(KINDS)}")
-    cls = KINDS[kind]
+    cls = part_of(kind, "case")
     known = {field.name: field for field in fields(cls)}
     for name in given:
         if name not in known:
@@ -233,6 +185,7 @@ def read_case(values: Mapping[str, Any]) -> Case:
         elif type(value).__name__ != wanted:
             raise BenchError(f"'{name}' of a case of kind '{kind}' must be a {wanted}, got {value!r}")
     try:
-        return cls(**given)
+        case: Case = cls(**given)
     except TypeError as error:
         raise BenchError(f"a case of kind '{kind}' is incomplete: {error}") from error
+    return case

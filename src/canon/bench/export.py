@@ -1,4 +1,4 @@
-"""Records for people's own tools: one table in Parquet or CSV, and MLflow runs."""
+"""Records for people's own tools: one table in Parquet or CSV."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from canon._files import atomic_path, check_output
-from canon.bench.cases import KINDS
+from canon.bench.extensions import kinds, part_of
 from canon.bench.records import Record, Store, suites_in
 from canon.errors import BenchError, MissingExtraError
 
@@ -63,41 +63,10 @@ def export(folder: Path, target: Path, suites: Iterable[str] = (), *, force: boo
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Every column that some row has: what names a case first, the rest in order."""
-    first = ["suite", "name", "kind", *dict.fromkeys(field.name for kind in KINDS.values() for field in fields(kind))]
+    of_cases = dict.fromkeys(field.name for kind in kinds() for field in fields(part_of(kind, "case")))
+    first = ["suite", "name", "kind", *of_cases]
     present = dict.fromkeys(name for row in rows for name in row)
     return [name for name in first if name in present] + sorted(present.keys() - set(first))
-
-
-def log_to_mlflow(folder: Path, suites: Iterable[str] = (), *, mlflow: Any = None) -> int:
-    """Log every record as a run of the experiment `canon-SUITE`; returns the number of runs.
-
-    The case's fields become parameters, numbers metrics, everything else tags. Where runs go is MLflow's own affair
-    (`MLFLOW_TRACKING_URI`). A record that has been logged is not logged again.
-    """
-    mlflow = mlflow or _import("mlflow", "mlflow")
-    logged = 0
-    for suite, record in read_all(folder, suites):
-        experiment = mlflow.set_experiment(f"canon-{suite}")
-        known = mlflow.search_runs([experiment.experiment_id], filter_string=_same(record), output_format="list")
-        if known:
-            continue
-        with mlflow.start_run(run_name=record.case.name):
-            _log(mlflow, record)
-        logged += 1
-    return logged
-
-
-def _same(record: Record) -> str:
-    return f"attributes.run_name = '{record.case.name}'"
-
-
-def _log(mlflow: Any, record: Record) -> None:
-    mlflow.log_params(record.case.values)
-    numbers = {name: value for name, value in record.metrics.items() if isinstance(value, int | float)}
-    mlflow.log_metrics({name: float(value) for name, value in numbers.items()})
-    mlflow.log_metrics({f"seconds.{name}": value for name, value in record.seconds.items()})
-    rest = {name: str(value) for name, value in record.metrics.items() if name not in numbers}
-    mlflow.set_tags({"outcome": record.outcome, "error": record.error or "", **rest, **record.environment})
 
 
 def _import(package: str, extra: str) -> Any:

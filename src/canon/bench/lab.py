@@ -117,43 +117,29 @@ def trained(setup: Setup, training: Training) -> Trained:
 def owner(setup: Setup, training: Training) -> Owner:
     """A trained model, ready to be held against."""
     found = trained(setup, training)
-    model = _on_device(found.model, setup.device)
+    model = found.model.to(setup.device).eval()
     example = zoo.example_input(training.model).to(setup.device)
-    images, labels = _test_images(setup, training)
-    key, size = _through_a_file(register(model, example, seed=0))
+    images, labels = _test_images(setup, training.dataset, zoo.input_size(training.model))
+    key, size = through_a_file(register(model, example, seed=0))
     return Owner(found, model, example, layout_of(model, example), key, size, images, labels, answers(model, images))
-
-
-@functools.lru_cache(maxsize=2)
-def robust_key(setup: Setup, training: Training) -> LayoutKey:
-    """The owner's robust layout key, as read back from its file."""
-    mine = owner(setup, training)
-    return _through_a_file(register(mine.model, mine.example, robust=True))[0]
 
 
 @functools.lru_cache(maxsize=2)
 def stranger(setup: Setup, training: Training) -> tuple[nn.Module, Layout]:
     """Somebody else's model and its layout."""
-    model = _on_device(trained(setup, training).model, setup.device)
+    model = trained(setup, training).model.to(setup.device).eval()
     return model, layout_of(model, zoo.example_input(training.model).to(setup.device))
 
 
-def _on_device(model: nn.Module, device: str) -> nn.Module:
-    return model.to(device).eval()
-
-
-def _test_images(setup: Setup, training: Training) -> tuple[Tensor, Tensor]:
-    return _test_images_at(setup, training.dataset, zoo.input_size(training.model))
-
-
 @functools.lru_cache(maxsize=2)
-def _test_images_at(setup: Setup, name: str, size: int) -> tuple[Tensor, Tensor]:
+def _test_images(setup: Setup, name: str, size: int) -> tuple[Tensor, Tensor]:
     data = dataset(setup, name).resized(size)
     batches = data.test_images.split(EVALUATION_BATCH)
     return torch.cat([data.images_at(batch, setup.device) for batch in batches]), data.test_labels
 
 
-def _through_a_file(key: LayoutKey) -> tuple[LayoutKey, int]:
+def through_a_file(key: LayoutKey) -> tuple[LayoutKey, int]:
+    """A layout key as read back from its file, and the size of that file."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "layout.safetensors"
         key.save(path)

@@ -11,37 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatch
-from importlib.resources import files
 from itertools import product
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from canon.bench.baselines import BASELINES
-from canon.bench.cases import (
-    CLEAN,
-    KINDS,
-    STYLES,
-    TWIN,
-    UNCHANGED,
-    Attacked,
-    Baseline,
-    Case,
-    Changed,
-    Clean,
-    Methods,
-    Runtime,
-    Training,
-    read_case,
-)  # fmt: skip
+from canon.bench.cases import TWIN, Case, Training, read_case
+from canon.bench.extensions import SUFFIX, kinds, suite_texts
 from canon.errors import BenchError, CanonError
-
-CANON_METHODS: Final = ("canon-exact", "canon-probe")
-"""Ours, as the baselines are called."""
-
-TWO_PATHS: Final = ("deepipr", "passport_aware")
-"""Schemes that train a public and a private path at once."""
-
-SUFFIX: Final = ".toml"
 
 
 @dataclass(frozen=True)
@@ -87,43 +63,33 @@ class Suite:
 
 
 def trainings_of(cases: Iterable[Case]) -> tuple[Training, ...]:
-    """Every trained model that cases need, each once, unmarked twins first; then what takes twice as long, so that none
-    of it is left alone at the end."""
+    """Every trained model that cases need, each once, unmarked twins first."""
     found = dict.fromkeys(training for case in cases for training in case.trainings)
-    return tuple(sorted(found, key=lambda training: (training.scheme != TWIN, training.scheme not in TWO_PATHS)))
+    return tuple(sorted(found, key=lambda training: training.scheme != TWIN))
 
 
 def suite_names() -> tuple[str, ...]:
-    """The suites that come with Canon.
-
-    >>> "paper" in suite_names()
-    True
-    """
-    folder = files("canon.bench") / "suites"
-    return tuple(sorted(entry.name.removesuffix(SUFFIX) for entry in folder.iterdir() if entry.name.endswith(SUFFIX)))
+    """The suites that are installed: Canon's own where its repository is, and those of other packages."""
+    return tuple(suite_texts())
 
 
 def load_suite(name: str) -> Suite:
-    """A suite of Canon's by its name, or one of your own by the path of its file.
-
-    >>> len(load_suite("paper").cases)
-    360
-    """
+    """A suite that is installed by its name, or one of your own by the path of its file."""
     if name.endswith(SUFFIX):
         path = Path(name)
         if not path.is_file():
             raise BenchError("no such suite file", where=name)
         return _parse(path.read_text(encoding="utf-8"), path.stem, name)
-    known = suite_names()
+    known = suite_texts()
     if name not in known:
         near = get_close_matches(name, known, n=1)
         raise BenchError(
             f"no suite is called '{name}'",
             hint=(f"Did you mean '{near[0]}'? " if near else "")
-            + f"There are: {', '.join(known)}; or give the path of a {SUFFIX} file",
+            + (f"There are: {', '.join(known)}; or give" if known else "None is installed; give")
+            + f" the path of a {SUFFIX} file",
         )
-    text = (files("canon.bench") / "suites" / f"{name}{SUFFIX}").read_text(encoding="utf-8")
-    return _parse(text, name, f"suite '{name}'")
+    return _parse(known[name].read_text(encoding="utf-8"), name, f"suite '{name}'")
 
 
 def _parse(text: str, name: str, where: str) -> Suite:
@@ -137,7 +103,7 @@ def _parse(text: str, name: str, where: str) -> Suite:
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
         raise BenchError(f"the suite cannot be read: {error}", where=where) from error
     for kind in resources:
-        if kind not in KINDS:
+        if kind not in kinds():
             raise BenchError(f"resources for a kind of case that does not exist: '{kind}'", where=where)
     unknown = set(values) - {"title", "about", "cases", "resources"}
     if unknown or not cases:
@@ -153,37 +119,8 @@ def _product(block: Mapping[str, Any]) -> Iterator[Case]:
 
 def check_suite(suite: Suite) -> None:
     """Raise an error if a case names something that does not exist; call it before the long work."""
-    from canon import watermarks, zoo
-    from canon.attacks.after import parse
-    from canon.attacks.options import MIX
-    from canon.attacks.registry import get
-    from canon.recovery.pipeline import METHODS
-
-    def one_of(what: str, name: str, known: tuple[str, ...]) -> None:
-        if name not in known:
-            raise BenchError(f"no {what} is called '{name}'", hint=f"There are: {', '.join(known)}")
-
-    def check(case: Case) -> None:
-        one_of("dataset", case.dataset, zoo.dataset_names())
-        one_of("scheme", case.scheme, (*watermarks.names(), TWIN) if isinstance(case, Training) else watermarks.names())
-        if case.model not in models:
-            zoo.input_size(case.model)
-            models.add(case.model)
-        if isinstance(case, Clean | Runtime):
-            one_of("recovery method", case.method, METHODS)
-        if isinstance(case, Methods):
-            one_of("style of attack", case.style, STYLES)
-        if isinstance(case, Baseline):
-            one_of("defence", case.method, (*CANON_METHODS, *BASELINES))
-        if isinstance(case, Changed) and case.after != UNCHANGED:
-            parse(case.after)
-        known = (*MIX, CLEAN) if isinstance(case, Runtime) else MIX
-        if isinstance(case, Attacked) and case.attack not in known:
-            get(case.attack)
-
-    models: set[str] = set()
     for case in suite.cases:
         try:
-            check(case)
+            case.check()
         except CanonError as error:
             raise BenchError(error.message, where=f"{suite.name}: {case.name}", hint=error.hint) from error

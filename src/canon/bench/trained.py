@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,20 +17,22 @@ from typing import Any, Final
 from torch import nn
 
 from canon import watermarks, zoo
+from canon._environment import environment
+from canon._safetensors import write_safetensors
+from canon._untrusted import Limits
 from canon.bench.cases import TWIN, Training
-from canon.bench.environment import environment
-from canon.bench.presets import train_options
 from canon.errors import BenchError, MissingExtraError
+from canon.io.weights import read_safetensors
 from canon.verify.digest import model_digest
-from canon.watermarks import Dataset, Embedding, EpochReport, Key, Message
+from canon.watermarks import Dataset, Embedding, Key, Message
 from canon.watermarks.passports import PassportScheme
 from canon.watermarks.train import MarkState, train
+from canon.zoo.training import train_options
 
 WRONG_SEED_OFFSET: Final = 104_729
 """Added to the seed for the key of somebody else."""
 
 Figures = dict[str, Any]
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +71,8 @@ class ModelCache:
         path = self.path(training)
         try:
             model = zoo.model(training.model, classes=classes)
-            model.load_state_dict(_safetensors().load_file(str(path / "model.safetensors")))
+            with (path / "model.safetensors").open("rb") as file:
+                model.load_state_dict(read_safetensors(file, str(path), Limits()))
             figures = json.loads((path / "training.json").read_text(encoding="utf-8"))
             keys = (
                 [watermarks.load_key(path / name) for name in ("key.safetensors", "wrong_key.safetensors")]
@@ -88,13 +90,13 @@ class ModelCache:
             ) from error
         return Trained(model.eval(), figures, *keys)
 
-    def make(self, training: Training, data: Dataset, progress: Progress | None = None) -> None:
+    def make(self, training: Training, data: Dataset) -> None:
         """Train what is not there."""
         if self.has(training):
             return
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            made = _train(training, data, self.device, progress or (lambda _line: None))
+            made = _train(training, data, self.device)
             with tempfile.TemporaryDirectory(prefix=".canon-", dir=self.folder) as temporary:
                 inside = Path(temporary) / "model"
                 inside.mkdir()
@@ -113,20 +115,18 @@ class ModelCache:
 
 
 def _write(made: Trained, folder: Path) -> None:
-    state = {name: value.detach().cpu().contiguous() for name, value in made.model.state_dict().items()}
-    _safetensors().save_file(state, str(folder / "model.safetensors"))
+    write_safetensors(folder / "model.safetensors", made.model.state_dict(), {})
     for name, key in (("key", made.key), ("wrong_key", made.wrong_key)):
         if key is not None:
             key.save(folder / f"{name}.safetensors")
     (folder / "training.json").write_text(json.dumps(made.figures, indent=1) + "\n", encoding="utf-8")
 
 
-def _train(training: Training, data: Dataset, device: str, tell: Progress) -> Trained:
+def _train(training: Training, data: Dataset, device: str) -> Trained:
     options = train_options(training.dataset, training.model, device)
     settings = {name: value for name, value in asdict(options).items() if name not in ("device", "checkpoint")}
     common: Figures = {"options": settings, "environment": environment()}
     start = zoo.model(training.model, classes=data.classes, seed=training.seed)
-    progress = _progress(tell, training.name)
     if training.scheme == TWIN:
         history = train(
             start,
@@ -135,7 +135,6 @@ def _train(training: Training, data: Dataset, device: str, tell: Progress) -> Tr
             options,
             inspect=lambda _model: MarkState(similarity=1.0, settled=True),
             seed=training.seed,
-            progress=progress,
         )
         figures = common | {
             "accuracy": watermarks.accuracy(start, data),
@@ -144,7 +143,7 @@ def _train(training: Training, data: Dataset, device: str, tell: Progress) -> Tr
         }
         return Trained(start.cpu().eval(), figures | {"model": model_digest(start.cpu())})
     scheme = watermarks.get(training.scheme)
-    result = scheme.embed(start, data, seed=training.seed, options=options, progress=progress)
+    result = scheme.embed(start, data, seed=training.seed, options=options)
     wrong_seed = training.seed + WRONG_SEED_OFFSET
     message = Message.random(wrong_seed, len(result.key.message))
     wrong = scheme.draw_key(start, data, message=message, seed=wrong_seed)
@@ -168,21 +167,3 @@ def _train(training: Training, data: Dataset, device: str, tell: Progress) -> Tr
         "model": model_digest(model),
     }
     return Trained(model, figures, result.key, wrong)
-
-
-def _progress(tell: Progress, name: str) -> Callable[[EpochReport], None]:
-    def report(epoch: EpochReport) -> None:
-        tell(
-            f"{name} epoch {epoch.epoch}/{epoch.epochs}: loss {epoch.loss:.3f}, accuracy {epoch.accuracy:.4f}, "
-            f"similarity {epoch.similarity:.4f}, {epoch.seconds:.1f} s"
-        )
-
-    return report
-
-
-def _safetensors() -> Any:
-    try:
-        import safetensors.torch
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("safetensors", "io") from error
-    return safetensors.torch

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from canon._safetensors import parse_json
+from canon._untrusted import parse_json
 from canon.errors import CanonError, ClaimError
 
 MOST_BYTES: Final = 32 << 20

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from canon._files import check_outputs, write_text
+from canon._files import write_text
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
@@ -109,9 +109,7 @@ def attack(
     steps = as_steps(after or ())
     place = parse_device(device)
     check_format(out)
-    check_outputs([out, log], [model], force=force)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
-    check_outputs([out, log], loaded.files, force=force)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example, outputs=[out, log], force=force)
     inputs = moved(loaded.example, place)
     with talker.progress(f"attacking {loaded.name}") as advance:
         result = attack_with(

@@ -14,6 +14,7 @@ from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.options import AsJson, Device, Force, parse_device
+from canon.errors import BenchError
 
 if TYPE_CHECKING:
     from canon.bench.records import Record
@@ -167,9 +168,15 @@ def export(
 @app.command(epilog=examples("canon bench mlflow", "canon bench mlflow quick --records runs/bench/records"))
 def mlflow(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Log records to MLflow, one run for every case, to wherever MLFLOW_TRACKING_URI says."""
-    from canon.bench.export import log_to_mlflow
+    from canon.bench.extensions import named
 
-    runs = log_to_mlflow(records, suites or ())
+    loggers = named("mlflow")
+    if not loggers:
+        raise BenchError(
+            "logging to MLflow comes with Canon's own benchmarks, which are not installed",
+            hint="Use: canon bench export",
+        )
+    runs = loggers[-1](records, suites or ())
     Talker(as_json).result({"runs": runs}, Text(f"{runs} runs logged"))
 
 

@@ -128,10 +128,17 @@ def load_exhibits(talker: Talker, named: Named) -> Exhibits:
     check_outputs(named.outputs, named.inputs, force=named.force)
 
     def model(source: str, arch: str | None) -> LoadedModel:
-        loaded = load_model(talker, source, arch, named.size, named.trust_pickle, named.limit, named.example)
-        # Parts and external data are known only now.
-        check_outputs(named.outputs, loaded.files, force=named.force)
-        return loaded
+        return load_model(
+            talker,
+            source,
+            arch,
+            named.size,
+            named.trust_pickle,
+            named.limit,
+            named.example,
+            outputs=named.outputs,
+            force=named.force,
+        )
 
     suspect = model(named.suspect, named.arch)
     inputs = {"suspect": {**suspect.origin, **_signed(named.suspect)}}

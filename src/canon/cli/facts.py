@@ -34,7 +34,7 @@ def file_facts(source: str, arch: str | None, limits: Limits) -> dict[str, Any] 
         return None  # a pickled model, perhaps; loading it says what is wrong
     return {
         "model": path.name,
-        "format": kind.key or kind.format.value,
+        "format": kind.key or kind.format.name,
         "architecture": None,
         "file": path.name,
         "sha256": digest(path),

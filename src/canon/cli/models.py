@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from canon._files import check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.inputs import load_example
@@ -45,10 +47,18 @@ def load_model(
     trust_pickle: bool = False,
     limit: list[str] | None = None,
     example: Path | None = None,
+    *,
+    outputs: Sequence[Path | None] = (),
+    force: bool = False,
 ) -> LoadedModel:
-    """Load what the user names, and say what is worth knowing about it."""
+    """Load what the user names, and say what is worth knowing about it.
+
+    Outputs that will be written later are kept off every file that is read, before and after it is known which ones
+    these are: parts and external data are known only when the model is loaded.
+    """
     from canon.io import is_factory, read_model
 
+    check_outputs(outputs, [source], force=force)
     if is_factory(arch or source) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a file here takes no other module's place
     given = None if example is None else load_example(example)
@@ -57,4 +67,5 @@ def load_model(
     )
     for note in loaded.notes:
         talker.note(f"{source}: {note}")
+    check_outputs(outputs, loaded.files, force=force)
     return loaded

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.inputs import ExampleFile, moved
@@ -51,9 +50,7 @@ def register(
 
     talker = Talker(as_json)
     place = parse_device(device)
-    check_outputs([out], [model], force=force)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
-    check_outputs([out], loaded.files, force=force)
+    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example, outputs=[out], force=force)
     with talker.status(f"registering {loaded.name}"):
         inputs = moved(loaded.example, place)
         key = make_key(loaded.model.to(place), inputs, numbers=numbers, robust=robust)

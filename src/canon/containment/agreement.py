@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from canon.errors import VerificationError
 from canon.graph import probes
 from canon.verify.function import outputs_of
+from canon.verify.precision import Precision
 
 PROBES: Final = 4
 """Random inputs to compare on."""
@@ -50,17 +51,19 @@ def outputs_on_probes(model: nn.Module, example: Tensor | tuple[Any, ...], *, se
     return outputs_of(model, calls)
 
 
-def agreement(first: Tensor, second: Tensor) -> Agreement:
+def agreement(first: Tensor, second: Tensor, precision: Precision | None = None) -> Agreement:
     """Compare the outputs of two models on the same inputs; the first are what differences are measured by.
 
-    A difference counts by how far outputs lie from their mean over probes, so that a large constant hides nothing.
+    A difference counts by how far outputs lie from their mean over probes, so that a large constant hides nothing but
+    a few roundings of the coarser type of both.
     """
     if first.shape != second.shape:
         return Agreement(inf, inf, 0.0, len(first))
     around, apart = first - first.mean(dim=0), first - second
+    seen = float(apart.abs().max()) - (0.0 if precision is None else precision.tolerance(0) * float(first.abs().max()))
     same = float((first.argmax(dim=1) == second.argmax(dim=1)).double().mean()) if first.shape[1] > 1 else 1.0
     return Agreement(
-        difference=_ratio(float(apart.abs().max()), float(torch.maximum(around.abs().max(), SEEN * first.abs().max()))),
+        difference=_ratio(seen, float(torch.maximum(around.abs().max(), SEEN * first.abs().max()))),
         typical=_ratio(float(apart.norm()), float(torch.maximum(around.norm(), SEEN * first.norm()))),
         same_decision=same,
         probes=len(first),
@@ -70,4 +73,6 @@ def agreement(first: Tensor, second: Tensor) -> Agreement:
 def _ratio(gap: float, size: float) -> float:
     if gap != gap or size != size:
         return float("inf")
-    return gap / size if size > 0 else (0.0 if gap == 0 else float("inf"))
+    if gap <= 0:
+        return 0.0
+    return gap / size if size > 0 else float("inf")

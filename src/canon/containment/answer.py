@@ -35,6 +35,9 @@ ENOUGH: Final = 16
 SAME_UPDATE: Final = 0.9
 """Cosine of updates from which on the suspect has what the owner added; innocents were seen at up to 0.86."""
 
+OTHERS: Final = 1.2
+"""Rows that are farther from the owner's, relative to their size, are others: 1.4 is usual where nothing is shared."""
+
 ANCESTOR: Final = "a common ancestor of both would explain this as well; give it as an ancestor if there is one"
 
 
@@ -60,6 +63,9 @@ class Findings:
     seed: int = 0
     refitted: tuple[str, ...] = ()
     spans: tuple[Span, ...] = ()
+    close: float = CLOSE
+    """Residuals up to which the owner's numbers are still there: `CLOSE`, or what the coarser float type allows."""
+
     start: Start | None = None
     """Where a common start explains what was found, the figures that show it."""
 
@@ -130,8 +136,9 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if findings.start is not None:
         return "not decided", (
             f"{everywhere.found:,} of {everywhere.channels:,} of the owner's channels are like some of the suspect's, "
-            f"but they differ by {findings.start.changed**0.5:.0%} of their size in directions that many share, "
-            "as only training makes them: two networks trained apart from the same first weights would agree as far"
+            f"but they differ by {findings.start.changed**0.5:.1%} of their size in directions that many share, "
+            "as only training makes them: two networks trained apart from the same first weights, or from one public "
+            "model, would agree as far"
         )
     if deep.telling < ENOUGH:
         if findings.owner is not None and _short_of_contained(findings, everywhere) is None:
@@ -170,6 +177,12 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
         tail = f"; updates of the ancestor agree to {least:.2f}"
     else:
         tail = f"; {ANCESTOR}"
+    medians = sorted(layer.median for layer in findings.layers if layer.found)
+    if medians and medians[len(medians) // 2] > OTHERS:
+        return (
+            "not decided",
+            f"{many}, but what is known exactly of them is another network's: the key contradicts itself",
+        )
     against = _short_of_contained(findings, everywhere)
     if against is None:
         return "contained", f"every channel of the owner's was found, and the rest of the suspect does nothing{tail}"
@@ -190,7 +203,7 @@ def _short_of_contained(findings: Findings, everywhere: _Counts) -> str | None:
     if findings.refitted:
         return f"the columns of {len(findings.refitted)} layers had to be refitted"
     worst = max((layer.worst for layer in findings.layers if layer.found), default=0.0)
-    if not worst <= CLOSE:
+    if not worst <= findings.close:
         return f"they were changed by up to {worst:.2g} of their size"
     if not findings.agreement.difference <= AGREED:
         return f"the extracted model differs from the suspect by {findings.agreement.difference:.2g}"

@@ -12,20 +12,22 @@ from torch import Tensor, nn
 
 from canon.containment.agreement import agreement, outputs_on_probes
 from canon.containment.ancestry import updates
-from canon.containment.answer import CLOSE, DERIVED, Findings, decide
+from canon.containment.answer import CLOSE, DERIVED, OTHERS, Findings, decide
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
 from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Start
 from canon.containment.mirrors import mirror_images, with_images
+from canon.containment.places import walk_through
 from canon.containment.refit import refit
 from canon.containment.residuals import by_space, channels_of, layer_residuals
 from canon.containment.span import spans
 from canon.containment.start import start_by_portrait, start_by_weights
-from canon.containment.suspect import OtherNetwork, Suspect, fitting, prepare
+from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
+from canon.graph.inputs import fitting
 from canon.graph.tracer import check_model
 from canon.graph.widening import is_large
 from canon.normal import Housed, Outline
@@ -34,7 +36,7 @@ from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait, with_luck
-from canon.verify.precision import ROUNDINGS, coarsest
+from canon.verify.precision import ROUNDINGS, Precision, coarsest
 from canon.verify.programs import as_given
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
@@ -177,12 +179,13 @@ def _located(
     example: Tensor | tuple[Any, ...],
     ancestors: Sequence[Mapping[int, Found]],
 ) -> Location:
+    held = torch.float32 if owner.traced is None else coarsest(owner.traced.model)
+    precision = Precision.of(suspect, held)
     theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
-    walk = Walk(given.traced.graph, given.traced.tensors, owner.portrait)
-    found = walk.run()
+    walk, found = walk_through(given.traced, owner.portrait)
     extracted = _extracted(given, owner, example, found)
     ours = outputs_on_probes(extracted.model, example)
-    agreed = agreement(theirs, ours)
+    agreed = agreement(theirs, ours, precision)
     refitted: tuple[str, ...] = ()
     given_found = extracted, found
     # Refitting takes activations of all layers at once.
@@ -191,7 +194,7 @@ def _located(
         given_found = extracted, other
         again = _extracted(given, owner, example, other)
         names = refit(given.traced, again, other, example)
-        better = agreement(theirs, outputs_on_probes(again.model, example))
+        better = agreement(theirs, outputs_on_probes(again.model, example), precision)
         if names and better.typical <= BETTER * agreed.typical:
             extracted, agreed, refitted, found = again, better, names, with_images(other)
             if owner.traced is not None:
@@ -209,7 +212,7 @@ def _located(
     graph = extracted.graph
     findings = Findings(
         model=extracted.model,
-        layers=_layers(graph, owner.architecture, found, residuals),
+        layers=_layers(graph, owner.architecture, found, residuals, by_key=owner.traced is None),
         spaces=_spaces(graph, found),
         silent={graph.spaces[space].name: item.silent for space, item in found.items()},
         first=_first(graph),
@@ -219,6 +222,7 @@ def _located(
         notes=_notes(given, heads),
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
+        close=precision.tolerance(CLOSE),
     )
     result = decide(findings)
     if result.answer not in ("contained", "derived") or result.deep < DERIVED:
@@ -227,7 +231,9 @@ def _located(
         result = decide(findings)
     if result.answer == "contained" and owner.traced is not None:
         # Rows agree; whether all else does is seen in the outputs.
-        return decide(replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours)))
+        return decide(
+            replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision))
+        )
     if result.answer == "derived" and not ancestors and result.deep >= DERIVED and not _only_rounded(given, result):
         start = _start(*given_found, owner)
         if start is not None and start.explains:
@@ -314,7 +320,12 @@ def _first(graph: ChannelGraph) -> frozenset[str]:
 
 
 def _layers(
-    graph: ChannelGraph, architecture: Architecture, found: Mapping[int, Found], residuals: Mapping[str, Tensor]
+    graph: ChannelGraph,
+    architecture: Architecture,
+    found: Mapping[int, Found],
+    residuals: Mapping[str, Tensor],
+    *,
+    by_key: bool,
 ) -> tuple[LocatedLayer, ...]:
     first, rows, layers = _first(graph), channels_of(graph), []
     for name in architecture.shapes:
@@ -324,12 +335,15 @@ def _layers(
         here = torch.cat([item.accepted.found.repeat_interleave(repeat) for item, repeat in items])
         heard = torch.cat([(~item.silent).repeat_interleave(repeat) for item, repeat in items])
         far = residuals[name][here & heard]
+        known = torch.cat([item.accepted.distinct.repeat_interleave(repeat) for item, repeat in items])
+        # A space may have been found by other layers that make it. A key tells channels apart, not their layers.
+        near = torch.ones_like(here) if by_key else residuals[name] <= OTHERS
         layers.append(
             LocatedLayer(
                 name=name,
-                channels=sum(item.accepted.found.numel() for item, _ in items),
-                found=sum(int(item.accepted.found.sum()) for item, _ in items),
-                distinct=sum(int(item.accepted.distinct.sum()) for item, _ in items),
+                channels=here.numel(),
+                found=int((here & near).sum()),
+                distinct=int((known & near).sum()),
                 median=float(far.median()) if far.numel() else 0.0,
                 worst=float(far.max()) if far.numel() else 0.0,
                 chance=max(item.bar for item, _ in items),

@@ -16,6 +16,12 @@ FAR: Final = 0.05
 """Squared change of rows, relative to their size, that training on makes of a copy at most; networks trained apart were
 seen from 0.06 on."""
 
+NEAR: Final = 0.01
+"""The same for a change that takes back what the owner's rows have: mild training on may do that, and changes less."""
+
+TAKEN_BACK: Final = -0.25
+"""What such a change adds at most; -0.5 is usual."""
+
 Answer = Literal["contained", "derived", "unrelated", "not decided"]
 
 
@@ -117,13 +123,17 @@ class Start:
     shared: float
     """Part of it that lies in directions which many rows share: what training makes, and noise does not."""
 
+    added: float
+    """How much it adds, in these directions, to what the owner's rows have there, relative to its own squares: about
+    -0.5 between networks that learned as much as each other apart; 0 where only a key is at hand, which cannot tell."""
+
     bar: float
     """From which part on it was training."""
 
     @property
     def explains(self) -> bool:
-        """Whether training apart from the same first weights would explain what was found."""
-        return self.changed > FAR and self.shared > self.bar
+        """Whether training apart from the same weights would explain what was found."""
+        return self.shared > self.bar and (self.changed > FAR or (self.changed > NEAR and self.added < TAKEN_BACK))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -116,6 +116,11 @@ class Accepted:
     distance: Tensor
     """`1 - cos` to the best; 1 where there is none."""
 
+    @property
+    def told(self) -> int:
+        """How many were found distinctly."""
+        return int(self.distinct.sum())
+
 
 def accept(pairs: Pairs, leader: Tensor, bar: float, floor: float) -> Accepted:
     """Decide which pairs count.

@@ -9,7 +9,9 @@ what it computes; but it is computed, and no longer its weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -56,8 +58,8 @@ class Sides:
     suspect: Traced
     extracted: Traced
     found: Mapping[int, Found]
-    inputs: tuple[Any, ...]
-    """Random ones, as many as a layer may need at most."""
+    read: Mapping[str, Tensor]
+    """By weight: what layers of the suspect read, for as many inputs as a fit needs."""
 
 
 def refit(suspect: Traced, extracted: Traced, found: Mapping[int, Found], example: Any) -> tuple[str, ...]:
@@ -71,21 +73,55 @@ def refit(suspect: Traced, extracted: Traced, found: Mapping[int, Found], exampl
     """
     if isinstance(example, tuple) and sum(isinstance(x, Tensor) for x in example) > 1:
         return ()  # states and lengths go along with the batch, and more samples cannot be drawn
-    sides = Sides(suspect, extracted, found, random_inputs(suspect, example))
-    changed: list[str] = []
+    chosen: dict[int, list[int]] = {}
+    once = called_once(suspect.graph)
+    for index, linear in enumerate(suspect.graph.maps):
+        here = [at for at, segment in enumerate(linear.columns or ()) if _carries(found, segment, suspect.graph)]
+        if here and linear.groups == 1 and linear.weight in once:
+            chosen[index] = here
+    if not chosen:
+        return ()
     with torch.no_grad():
-        for index, linear in enumerate(suspect.graph.maps):
-            open_segments = [
-                at for at, segment in enumerate(linear.columns or ()) if _carries(found, segment, suspect.graph)
-            ]
-            if not open_segments or linear.groups > 1:
-                continue
-            explained = _refit(sides, index, open_segments)
+        inputs = random_inputs(suspect, example)
+        maps = [suspect.graph.maps[index] for index in chosen]
+        few = entering(suspect.model, maps, some(inputs, slice(2)))
+        counts = {name: 2 + SAMPLES * x.shape[1] // max(1, x.shape[2] * x.shape[0] // 2) for name, x in few.items()}
+        inputs = some(inputs, slice(max(counts.values(), default=0)))
+        sides = Sides(suspect, extracted, found, entering(suspect.model, maps, inputs, counts))
+        return _in_passing(sides, chosen, inputs)
+
+
+def _in_passing(sides: Sides, chosen: Mapping[int, list[int]], inputs: tuple[Any, ...]) -> tuple[str, ...]:
+    """Refit layers of the extracted model while inputs go through it: each reads what those before it now give."""
+    changed: list[str] = []
+    left = iter(chosen)
+    modules = dict(sides.extracted.model.named_modules())
+    handles = []
+
+    def hook(index: int) -> Any:
+        def refitted(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if next(left, None) != index:
+                raise _Enough  # one before it is no module
+            explained = _refit(sides, index, chosen[index], given[0].detach())
             if explained is None:
-                continue  # nothing is added here
+                return  # nothing is added here
             if explained < EXPLAINED:
-                break  # what follows would be fitted to something else
-            changed.append(linear.name)
+                raise _Enough  # what follows would be fitted to something else
+            changed.append(sides.suspect.graph.maps[index].name)
+
+        return refitted
+
+    for index in chosen:
+        module = modules.get(_home(sides.extracted.graph.maps[index]))
+        if module is not None:
+            handles.append(module.register_forward_pre_hook(hook(index)))
+    try:
+        sides.extracted.model(*inputs)
+    except _Enough:
+        pass
+    finally:
+        for handle in handles:
+            handle.remove()
     return tuple(changed)
 
 
@@ -96,19 +132,13 @@ def _carries(found: Mapping[int, Found], segment: Segment, graph: ChannelGraph) 
     return bool((found[segment.space].accepted.match < 0).any())
 
 
-def _refit(sides: Sides, index: int, chosen: list[int]) -> float | None:
+def _refit(sides: Sides, index: int, chosen: list[int], given: Tensor) -> float | None:
     """Which part of what surplus channels add to a layer could be refitted; None: they add nothing."""
     linear, target = sides.suspect.graph.maps[index], sides.extracted.graph.maps[index]
-    few = entering(sides.suspect.model, linear, some(sides.inputs, slice(2)))
-    if few is None:
+    ours = sides.read.get(linear.weight)
+    if ours is None:
         return 0.0
-    count = 2 + SAMPLES * few.shape[1] // max(1, few.shape[2] * few.shape[0] // 2)
-    inputs = some(sides.inputs, slice(count))
-    ours, theirs = (
-        entering(*side, inputs) for side in ((sides.suspect.model, linear), (sides.extracted.model, target))
-    )
-    if ours is None or theirs is None:
-        return 0.0
+    theirs = _by_place(given, sides.extracted.tensors[target.weight].ndim == 2)[: ours.shape[0]]
     weight = _rows(sides, linear)
     new = sides.extracted.tensors[target.weight]
     moved = new.movedim((target.row_axis, target.column_axis), (0, 1))
@@ -157,23 +187,63 @@ def _rows(sides: Sides, linear: LinearMap) -> Tensor:
     return result
 
 
-def entering(model: nn.Module, linear: LinearMap, inputs: tuple[Any, ...]) -> Tensor | None:
-    """What a layer reads, `inputs x channels x places`; None where it is no module that is called once."""
-    module = dict(model.named_modules()).get(linear.weight.removesuffix(".weight"))
-    if module is None:
-        return None
-    seen: list[Tensor] = []
+class _Enough(Exception):
+    """What comes behind a layer is not needed."""
+
+
+def called_once(graph: ChannelGraph) -> set[str]:
+    """Weights that one call of a layer uses."""
+    return {weight for weight, count in Counter(linear.weight for linear in graph.maps).items() if count == 1}
+
+
+def _home(linear: LinearMap) -> str:
+    return linear.weight.removesuffix(".weight")
+
+
+def _by_place(given: Tensor, flat: bool) -> Tensor:
+    return given.reshape(-1, given.shape[-1], 1) if flat else given.flatten(2)
+
+
+def entering(
+    model: nn.Module, maps: Sequence[LinearMap], inputs: tuple[Any, ...], counts: Mapping[str, int] | None = None
+) -> dict[str, Tensor]:
+    """By weight: what layers read, `inputs x channels x places`; without those that are no module.
+
+    Args:
+        model: In evaluation mode.
+        maps: Layers that are called once.
+        inputs: Run in batches, no further than the last layer.
+        counts: By weight: how many inputs are kept; None: all of them.
+    """
+    modules = dict(model.named_modules())
+    found = {linear.weight: modules[_home(linear)] for linear in maps if _home(linear) in modules}
+    seen: dict[str, list[Tensor]] = {name: [] for name in found}
     calls = max((x.shape[0] for x in inputs if isinstance(x, Tensor) and x.ndim), default=1)
-    handle = module.register_forward_pre_hook(lambda _, given: seen.append(given[0].detach()))
+    wanted = {name: calls if counts is None else min(calls, counts.get(name, 0)) for name in found}
+    waiting: set[str] = set()
+
+    def hook(name: str) -> Any:
+        def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+            if start < wanted[name]:
+                seen[name].append(given[0].detach()[: wanted[name] - start].clone())
+            waiting.discard(name)
+            if not waiting:
+                raise _Enough
+
+        return keep
+
+    handles = [module.register_forward_pre_hook(hook(name)) for name, module in found.items()]
     try:
-        for start in range(0, calls, BATCH):
-            model(*some(inputs, slice(start, start + BATCH)))
+        for start in range(0, max(wanted.values(), default=0), BATCH):
+            waiting = {name for name, count in wanted.items() if start < count}
+            with contextlib.suppress(_Enough):
+                model(*some(inputs, slice(start, start + BATCH)))
     finally:
-        handle.remove()
-    if len(seen) != -(-calls // BATCH):
-        return None
-    whole = torch.cat(seen)
-    return whole.reshape(-1, whole.shape[-1], 1) if isinstance(module, nn.Linear) else whole.flatten(2)
+        for handle in handles:
+            handle.remove()
+    return {
+        name: _by_place(torch.cat(parts), isinstance(found[name], nn.Linear)) for name, parts in seen.items() if parts
+    }
 
 
 def samples(values: Tensor, segment: Segment) -> Tensor:

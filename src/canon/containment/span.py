@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.containment.location import Span
-from canon.containment.refit import entering, random_inputs, samples, some
+from canon.containment.refit import called_once, entering, random_inputs, samples, some
 from canon.graph import ChannelGraph, Space
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors
@@ -90,7 +90,7 @@ def _values(
     if readers[0] is None or readers[1] is None:
         return None
     (mine, here), (yours, there) = readers[0], readers[1]
-    few = entering(models[0], mine, some(inputs, slice(2)))
+    few = entering(models[0], [mine], some(inputs, slice(2))).get(mine.weight)
     if few is None:
         return None
     count = 2 + SAMPLES * here.length // max(1, here.repeat * few.shape[2] * few.shape[0] // 2)
@@ -98,7 +98,7 @@ def _values(
     plan = ((models[0], mine, here), (models[1], yours, there), (models[2], mine, here))
     found = []
     for model, linear, segment in plan:
-        read = entering(model, linear, chosen)
+        read = entering(model, [linear], chosen).get(linear.weight)
         if read is None:
             return None
         found.append(samples(read, segment))
@@ -107,10 +107,11 @@ def _values(
 
 def _reader(space: Space, graph: ChannelGraph) -> Any:
     """A layer that reads a space, and where."""
+    once = called_once(graph)
     for consumer in space.consumers:
         linear = graph.maps[consumer.map]
         for segment in linear.columns or ():
-            if segment.space == space.id and linear.groups == 1:
+            if segment.space == space.id and linear.groups == 1 and linear.weight in once:
                 return linear, segment
     return None
 

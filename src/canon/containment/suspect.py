@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from canon._memory import separate
 from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
+from canon.graph.inputs import fitting
 from canon.graph.tensors import StoredTensors, clone_with, not_finite, tensor_names
 from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, resize_kernels
@@ -95,14 +96,6 @@ def _prepare(
     for name in not_finite((name, traced.tensors[name]) for name in traced.tensors if name not in seen):
         raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)
     return Suspect(traced, form, tuple(name.removesuffix(".weight") for name in rings))
-
-
-def fitting(example: Tensor | tuple[Any, ...], model: nn.Module) -> Tensor | tuple[Any, ...]:
-    """An example in the precision that a model computes in: suspect and owner may differ in it."""
-    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
-    if isinstance(example, Tensor):
-        return example if kind is None or not example.is_floating_point() else example.to(kind)
-    return tuple(fitting(x, model) if isinstance(x, Tensor) else x for x in example)
 
 
 def _check(expected: Architecture, traced: Traced, skeleton: str | None) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from canon.containment.residuals import channels_of
-from canon.containment.suspect import OtherNetwork, fitting, prepare
+from canon.containment.suspect import OtherNetwork, prepare
 from canon.containment.walk import Walk
+from canon.graph.inputs import fitting
 from canon.normal import Housed
 from canon.verify.key import LayoutKey
 from canon.verify.programs import brought

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from canon.containment.constants import join_constants
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
+from canon.containment.voting import by_one_direction
 from canon.containment.yardstick import Yardstick
 from canon.describe import Array, Coordinates
 from canon.errors import KeyFileError
@@ -34,6 +35,12 @@ GRAIN: Final = 2e-2
 USUAL: Final = 0.8
 LARGEST: Final = 8.0
 """Factors as near to 1 as rows are to the owner's, in units of that angle: the median of a space, and all of it."""
+
+FEW: Final = 0.3
+"""Where a smaller share is found distinctly, every direction is asked alone."""
+
+RELAPSE: Final = 0.8
+"""A match by more layers counts if it finds at least this part of what fewer layers found distinctly."""
 
 
 @dataclass(eq=False)
@@ -99,10 +106,19 @@ class Measured:
 
 
 class Walk:
-    """Sweeps over the owner's steps."""
+    """Sweeps over the owner's steps.
 
-    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor], portrait: Portrait) -> None:
-        self.graph, self.portrait = graph, portrait
+    In spaces that are `in_place` every channel is taken for the one at its place, as in a pinned one.
+    """
+
+    def __init__(
+        self,
+        graph: ChannelGraph,
+        tensors: Mapping[str, Tensor],
+        portrait: Portrait,
+        in_place: frozenset[int] = frozenset(),
+    ) -> None:
+        self.graph, self.portrait, self.in_place = graph, portrait, in_place
         self.side = Side(graph, tensors, numbers=portrait.numbers, seed=portrait.seed)
         self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
         self.final = {step.space: index for index, step in enumerate(portrait.steps)}
@@ -132,7 +148,8 @@ class Walk:
             measured, told = self._told(step, space)
             old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
-                self._match(index, step, space, self.side.describe(space, step.maps) if told is None else told)
+                whole = self.side.describe(space, step.maps) if told is None else told
+                self._match(index, step, space, whole, self.found.get(space.id, old))
                 self._seen[space.id] = basis
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
@@ -171,21 +188,27 @@ class Walk:
             raise _unfitting(space)
         return features
 
-    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
+    def _match(self, index: int, step: Step, space: Space, told: Description, before: Found | None) -> None:
+        """Match a space; what fewer of its layers told more distinctly stands, for one of them may be replaced."""
         yardstick, features = self.yardsticks[index], self.features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
             raise _unfitting(space)
-        if movable(space):
+        free = movable(space) and space.id not in self.in_place
+        if free:
             own = torch.arange(channels) // (channels // space.groups)
             pairs = compare(yardstick, features, blocks(space), own, step.leader, self._flips(space))
         else:
             pairs = _given(yardstick, features)
         bar = max(chance(yardstick.dimension, channels), step.shuffled)
-        accepted = accept(pairs, step.leader, bar, LEAST if movable(space) else -1.0)
-        if movable(space):
+        accepted = accept(pairs, step.leader, bar, LEAST if free else -1.0)
+        if free:
             labels = blocks(space), own
             pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels)
+            if accepted.told < FEW * channels:
+                pairs, accepted = by_one_direction(step, features, (*labels, self._flips(space)), pairs, accepted)
+        if before is not None and accepted.told < RELAPSE * before.accepted.told:
+            pairs, accepted = before.pairs, before.accepted
         features = _best(features, accepted, pairs, step)
         grain = GRAIN if self.portrait.reduced else ROUNDING
         factors = self.found[space.id].factors if space.id in self.found else {}
@@ -226,6 +249,8 @@ class Walk:
 
         def against(named: Tensor) -> dict[int, Tensor]:
             found = ratios(told.scales, step.scales, named)
+            if space.id in self.in_place:
+                return {tap: torch.ones_like(factor) for tap, factor in found.items()}
             return {tap: factor * sign if tap in signed else factor for tap, factor in found.items()}
 
         found.factors.update(against(member))

@@ -7,6 +7,7 @@ channel that is zero wherever it is read is not there at all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -23,6 +24,18 @@ NAN = float("nan")
 TINY = 1e-36
 """Where float32 runs out of digits: norms of units that died in training hold such numbers, and they cancel badly."""
 
+
+@dataclass(frozen=True, eq=False)
+class Constants:
+    """What never moves in a space."""
+
+    values: dict[int, Array]
+    """By point: each channel's constant value, NaN where it is not constant."""
+
+    blur: Array
+    """Per channel: the largest share of what was added up in it that was taken for zero."""
+
+
 _Known = tuple[Array, Array]
 """Values and the sums of the magnitudes in them, `stages x width`."""
 
@@ -38,8 +51,8 @@ def constant_values(
     program: Program | None = None,
     residue: float = 0.0,
     absent: float = 0.0,
-) -> dict[int, Array]:
-    """By point: each channel's constant value, NaN where it is not constant.
+) -> Constants:
+    """Each channel's constant value at every point.
 
     Args:
         space: The space.
@@ -56,6 +69,7 @@ def constant_values(
     """
     width = space.width
     known: dict[int, _Known] = {}
+    blur = np.zeros(width)
     for producer in space.producers:
         sketch = sketches.get(producer.map)
         if sketch is None:
@@ -64,7 +78,9 @@ def constant_values(
         rows = slice(producer.offset, producer.offset + width * producer.repeat)
         vectors = sketch.vectors[rows].reshape(width, -1)
         mass = norm(sketch.mass[rows].reshape(width, -1))
-        silent = norm(vectors) <= zero * mass
+        size = norm(vectors)
+        silent = sketch.silent(size, mass, zero)
+        blur = np.maximum(blur, np.where(silent & (mass > 0), size / mass, 0.0))
         offset = sketch.offset[rows].reshape(width, -1)
         if producer.repeat > 1:
             silent &= (offset == 0).all(axis=1)
@@ -80,10 +96,13 @@ def constant_values(
         value, mass = _through(batch, known, graph)
         gain = 2.0 if batch.affine is None else 1 + np.abs(batch.affine.factor).max(axis=2)
         swallowed = residue * _largest(batch) if batch.first.kind == "depthwise" else 0.0
-        value = np.where(np.abs(value) <= zero * mass + (floor * gain + swallowed), 0.0, value)
+        gone = np.abs(value) <= zero * mass + (floor * gain + swallowed)
+        share = np.where(np.abs(value) <= zero * mass, np.abs(value) / mass, 0.0)
+        blur = np.maximum(blur, np.nan_to_num(share).max(axis=0))
+        value = np.where(gone, 0.0, value)
         for index, stage in enumerate(batch.stages):
             known[stage.output] = (value[index : index + 1], mass[index : index + 1])
-    return {point: value[0] for point, (value, _) in known.items()}
+    return Constants({point: value[0] for point, (value, _) in known.items()}, blur)
 
 
 def _largest(batch: Batch) -> float:

@@ -12,7 +12,7 @@ tap is the factor between them there.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch import Tensor
@@ -59,13 +59,20 @@ class Signature:
         """Every block, `width x numbers`."""
         return [block for stack in self.stacks for block in stack.data]
 
-    def distance(self, a: Array, b: Array) -> Array:
-        """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off."""
+    def trust(self, share: float) -> None:
+        """Rounding and noise have moved blocks by less than was allowed for."""
+        if share < 1:
+            self.stacks = [
+                replace(s, slack=None if s.slack is None else np.maximum(s.slack * share, 1.0)) for s in self.stacks
+            ]
+
+    def distance(self, a: Array, b: Array, slack: bool = True) -> Array:
+        """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off or not."""
         worst = np.zeros(a.size)
         for stack in self.stacks:
             gap = stack.data.take(a, axis=1) - stack.data.take(b, axis=1)
             size = np.abs(gap[..., 0]) if gap.shape[2] == 1 else norm(gap)
-            if stack.slack is not None:
+            if slack and stack.slack is not None:
                 size = size / np.maximum(stack.slack.take(a, axis=1), stack.slack.take(b, axis=1))
             worst = np.maximum(worst, size.max(axis=0))
         return worst
@@ -99,7 +106,11 @@ class _Walk:
         self.seen: set[int] = set()
         self.signs: dict[int, Array] = {}
         gates = {graph.taps[stage.output] for stage in space.stages if stage.kind == "mul"}
-        self.gated = gates & graph.signed_taps - graph.fixed_taps
+        free = graph.signed_taps - graph.fixed_taps
+        self.gated = gates & free
+        for stage in reversed(space.stages):  # a norm before a gate takes up the sign behind it
+            if stage.kind == "norm" and graph.taps[stage.output] in self.gated:
+                self.gated |= {graph.taps[stage.inputs[0]]} & free
         self.none = np.zeros(space.width)
 
     def choose_signs(self, program: Program) -> None:
@@ -113,11 +124,18 @@ class _Walk:
                 continue
             for index, stage in enumerate(batch.stages):
                 tap = graph.taps[stage.inputs[0]]
-                free = tap in graph.signed_taps and tap not in graph.fixed_taps
+                free = tap in graph.signed_taps and tap not in graph.fixed_taps and tap not in self.gated
                 if free and tap not in self.signs:
                     self.signs[tap] = np.where(batch.affine.factor[index, :, 0] < 0, -1.0, 1.0)
 
-    def enter(self, taps: Sequence[int], vectors: Array, source: Array | None, mass: Array | None = None) -> None:
+    def enter(
+        self,
+        taps: Sequence[int],
+        vectors: Array,
+        source: Array | None,
+        mass: Array | None = None,
+        silent: Array | None = None,
+    ) -> None:
         """`vector · source` enters each tap: a direction per channel times the scale of where it comes from.
 
         Args:
@@ -125,12 +143,13 @@ class _Walk:
             vectors: `taps x width x numbers`.
             source: Scales to multiply with, `taps x width` or `1 x width`; None: 1.
             mass: Norms of what was added up in each vector.
+            silent: Where that has cancelled.
         """
         single = vectors.shape[2] == 1
         size = np.abs(vectors[..., 0]) if single else norm(vectors)
         slack = None
-        if mass is not None:
-            size = np.where(size <= self.zero * mass, 0.0, size)
+        if mass is not None and silent is not None:
+            size = np.where(silent, 0.0, size)
             slack = np.where(size > 0, np.minimum(np.maximum(mass / size, 1.0), 20.0), 1.0)
         if single:
             direction = np.sign(vectors) if mass is None else np.where(size[..., None] > 0, np.sign(vectors), 0.0)
@@ -354,7 +373,7 @@ def describe(
         vectors = sketch.vectors[rows].reshape(1, space.width, -1)
         mass = sketch.mass[rows].reshape(1, space.width, -1)
         mass = mass[..., 0] if producer.repeat == 1 else norm(mass)
-        walk.enter([graph.taps[producer.point]], vectors, None, mass)
+        walk.enter([graph.taps[producer.point]], vectors, None, mass, sketch.silent(norm(vectors), mass, zero))
         if not sketch.has_offset:
             walk.offset[producer.point] = None
         elif producer.repeat > 1:

@@ -38,6 +38,25 @@ PIECE_ON_DEVICE = 1 << 26
 """The same on a device, where every step costs a launch."""
 
 
+CHANCE = 1e-5
+"""How likely it may be that random numbers of a layer look as if they were equal, or cancelled."""
+
+LOUD = 30.0
+"""How much louder than the rest of a row that may be which cancels in it."""
+
+ROUNDING = 32 * 2.0**-23
+"""What rounding explains is not put down to chance."""
+
+
+def nearest(width: int, freedom: int) -> float:
+    """How near the nearest two of so many directions may come by chance, with so many numbers that vary freely.
+
+    That `n` numbers agree within `ε` has a probability of about `εⁿ`: with hundreds of them a hundredth is beyond all
+    chance, with two it is not.
+    """
+    return float((CHANCE / width**2) ** (1 / max(1, freedom)))
+
+
 @dataclass(frozen=True, eq=False)
 class RowSketch:
     """What is known of a layer's rows."""
@@ -56,6 +75,20 @@ class RowSketch:
 
     has_offset: bool = True
     """Whether constant inputs or a bias add anything at all."""
+
+    freedom: int = 1 << 20
+    """How many numbers of a row vary freely."""
+
+    def silent(self, size: Array, mass: Array, zero: float) -> Array:
+        """Where a sum has cancelled: it is small against what was added up, and not by chance.
+
+        Args:
+            size: Norms of sums.
+            mass: Norms of what was added up in each.
+            zero: What counts as cancelled, relative to what was added up.
+        """
+        chance = max(nearest(len(self.mass), self.freedom) / LOUD, ROUNDING)
+        return np.asarray(size <= min(zero, chance) * mass)
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +167,7 @@ def sketch_rows(
     if linear.bias is not None:
         offset, offset_mass = offset + table[:, -1], offset_mass + np.abs(table[:, -1])
     has_offset = columns.constant is not None or linear.bias is not None
-    return RowSketch(vectors, mass, offset, offset_mass, has_offset)
+    return RowSketch(vectors, mass, offset, offset_mass, has_offset, columns.size * kernel // groups)
 
 
 @lru_cache(maxsize=32)

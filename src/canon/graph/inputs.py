@@ -53,6 +53,12 @@ def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     return {name: map_tensors(change, item) for name, item in value.items()} if type(value) is dict else value
 
 
+def fitting(example: Any, model: nn.Module) -> Any:
+    """An example in the precision that a model computes in: suspect and owner may differ in it."""
+    kind = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
+    return example if kind is None else map_tensors(lambda x: x.to(kind) if x.is_floating_point() else x, example)
+
+
 def id_ranges(model: nn.Module, inputs: tuple[Any, ...]) -> dict[int, int]:
     """By position of an input that holds ids: how many rows there are to look up. No forward pass is run on numbers."""
     given = [map_tensors(lambda x: x.to("meta"), x) for x in inputs]
@@ -133,4 +139,4 @@ class _Lookups(TorchDispatchMode):
             self.rows[index] = min(int(table.shape[0]), self.rows.get(index, 1 << 62))
 
 
-__all__ = ["Example", "arguments", "id_ranges", "map_tensors"]
+__all__ = ["Example", "arguments", "fitting", "id_ranges", "map_tensors"]

@@ -33,10 +33,16 @@ def runner(model: nn.Module) -> nn.Module:
     return result
 
 
+def layer_by_layer(model: nn.Module) -> bool:
+    """Whether a model to run gets its numbers layer by layer."""
+    return _MARK in model.__dict__
+
+
 def is_large(model: nn.Module) -> bool:
     """Whether a model in half precision is run layer by layer, and so not often."""
     tensors = tensor_names(model)[0].values()
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) >= LAYER_BY_LAYER
+    halves = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
+    return halves and sum(tensor.numel() * tensor.element_size() for tensor in tensors) >= LAYER_BY_LAYER
 
 
 class _Room:
@@ -62,7 +68,7 @@ class _Room:
 
 def computes_in(model: nn.Module) -> torch.dtype:
     """The float type of a model's inputs."""
-    if _MARK in model.__dict__:
+    if layer_by_layer(model):
         return torch.float32
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 

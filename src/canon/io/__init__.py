@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from canon._untrusted import Limits
 from canon.io.architecture import is_factory
-from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
-from canon.io.limits import Limits
+from canon.io.formats import FileKind, Format, file_kind
 from canon.io.loading import LoadedModel, digest, load, read_model, read_weights
 from canon.io.saving import check_format, save
 
 __all__ = [
-    "SUFFIXES", "FileKind", "Format", "Limits", "LoadedModel", "check_format", "digest", "file_kind",
+    "FileKind", "Format", "Limits", "LoadedModel", "check_format", "digest", "file_kind",
     "is_factory", "load", "read_model", "read_weights", "save",
 ]  # fmt: skip

@@ -11,19 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from canon._safetensors import damaged, parse_json
+from canon._untrusted import Limits, damaged, parse_json
 from canon.errors import CanonError, FileFormatError
 from canon.graph import Example, arguments
 from canon.graph.tensors import tensor_names
 from canon.io.architecture import build_architecture, check_size, folded_alike, with_tensors
 from canon.io.checkpoints import fitting_names, plain_names
-from canon.io.examples import DEFAULT_INPUT, cast, check_input, example_of, program_example
-from canon.io.formats import SUFFIXES, FileKind, Format, file_kind
-from canon.io.limits import Limits
+from canon.io.examples import cast, example_of, program_example
+from canon.io.formats import FileKind, Format, Graph, Source, file_kind, suffixes
 from canon.io.origin import FileState, file_state, folder_origin, origin_of
-from canon.io.program import load_program
-from canon.io.states import Checkpoint, read_legacy_state, read_state
-from canon.io.weights import check_finite, read_safetensors, read_sharded
+from canon.io.states import Checkpoint
+from canon.io.weights import check_finite
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,7 +139,10 @@ def read_weights(path: str | Path, *, limits: Limits | None = None) -> dict[str,
     kind = file_kind(path, limits)
     if kind.format.holds_graph:
         return dict(_Reader(path, None, None, False, limits).read().model.state_dict())
-    return plain_names(_checkpoint(path, kind.format, limits).tensors)
+    found = kind.format.read(Source(path, limits))
+    assert isinstance(found, Checkpoint), "it holds no graph"
+    check_finite(found.tensors, str(path))
+    return plain_names(found.tensors)
 
 
 def _no_file(path: Path) -> FileFormatError:
@@ -153,7 +154,7 @@ def _no_file(path: Path) -> FileFormatError:
 
 
 def _named(source: str, path: Path, size: tuple[int, ...] | None) -> LoadedModel:
-    if source.endswith(SUFFIXES) or path.exists() or re.search(r"[\\/]", source):
+    if source.endswith(suffixes()) or path.exists() or re.search(r"[\\/]", source):
         raise _no_file(path)
     model = build_architecture(source)
     words = "architecture with random weights"
@@ -180,17 +181,17 @@ class _Reader:
         if kind.key is not None:
             raise FileFormatError(f"the file is a {kind.key}, not a model", where=self.where)
         try:
-            return self.graph(kind.format) if kind.format.holds_graph else self.weights(kind)
+            found = kind.format.read(Source(self.path, self.limits, self.size, self.states))
+            return self.graph(kind.format, found) if isinstance(found, Graph) else self.weights(kind, found)
         except CanonError:
             if not self.trust_pickle or not kind.format.is_pickle:
                 raise
             return self.unpickled(kind.format)
 
-    def weights(self, kind: FileKind) -> LoadedModel:
+    def weights(self, kind: FileKind, checkpoint: Checkpoint) -> LoadedModel:
         """A file of tensors."""
-        checkpoint = _checkpoint(self.path, kind.format, self.limits, self.states)
-        words = kind.format.value if checkpoint.program is None else checkpoint.program
-        return self.put(checkpoint, kind.architecture, words)
+        check_finite(checkpoint.tensors, self.where)
+        return self.put(checkpoint, kind.architecture, checkpoint.program or kind.format.name)
 
     def put(self, checkpoint: Checkpoint, hint: str | None, format: str) -> LoadedModel:
         """Weights into the architecture that the user names, or else the one that the file names."""
@@ -221,38 +222,23 @@ class _Reader:
             notes = (*notes, f"{folded} norms of the architecture were folded into the layers before them")
         return self.loaded(with_tensors(built, state, self.where), example, format, name, notes)
 
-    def graph(self, format: Format) -> LoadedModel:
+    def graph(self, format: Format, found: Graph) -> LoadedModel:
         """A file that holds the forward pass itself."""
-        notes: tuple[str, ...] = ()
-        precision = None
-        if format is Format.ONNX:
-            from canon.io.onnx import example_input, load_onnx
-            from canon.io.onnx.model import settled_shapes
-
-            model: Any = load_onnx(self.path, self.limits, size=self.size)
-            side = self.size[-1] if self.size else DEFAULT_INPUT[-1]
-            for shape in settled_shapes([entry[-1] for entry in model.meta["inputs"]], side, side):
-                check_input(shape, self.where)
-            example = example_input(model, side=side)
-            notes, precision = model.meta["notes"], model.meta["precision"]
-        else:
-            with open(self.path, "rb") as file:
-                model = load_program(file, self.where, self.limits)
-            example = program_example(model, self.size, self.where)
+        model = found.model
         if any(tensor.is_meta for tensor in [*model.parameters(), *model.buffers()]):
             raise damaged("a layer lacks a tensor", self.where)
         statistics = {name: t for name, t in model.named_buffers() if name.endswith(("running_mean", "running_var"))}
         check_finite({**dict(model.named_parameters()), **statistics}, self.where)
-        return self.loaded(model, example, format.value, None, notes, precision)
+        return self.loaded(model, found.example, format.name, None, found.notes, found.precision)
 
     def unpickled(self, format: Format) -> LoadedModel:
         """What `trust_pickle` asks for: everything in the file may run."""
         notes = ("the file was unpickled: code in it may have run",)
         try:
-            if format is Format.PROGRAM:
+            if format.holds_graph:
                 program = torch.export.load(self.path).module()
                 example = program_example(program, self.size, self.where)
-                return self.loaded(program, example, format.value, None, notes)
+                return self.loaded(program, example, format.name, None, notes)
             value = torch.load(self.path, map_location="cpu", weights_only=False)
         except Exception as error:  # the file's own code may raise anything
             raise FileFormatError(f"unpickling failed: {type(error).__name__}: {error}", where=self.where) from error
@@ -292,17 +278,3 @@ def digest(path: Path) -> str:
             while chunk := file.read(1 << 20):
                 found.update(chunk)
     return found.hexdigest()
-
-
-def _checkpoint(path: Path, format: Format, limits: Limits, states: dict[Path, FileState] | None = None) -> Checkpoint:
-    """The tensors of a file of weights, if all of them are finite."""
-    if format is Format.PARTS:
-        found = Checkpoint(read_sharded(path, limits, states))
-    else:
-        with open(path, "rb") as file:
-            if format is Format.SAFETENSORS:
-                found = Checkpoint(read_safetensors(file, str(path), limits))
-            else:
-                found = (read_state if format is Format.STATE else read_legacy_state)(file, str(path), limits)
-    check_finite(found.tensors, str(path))
-    return found

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from canon._safetensors import damaged
+from canon._untrusted import damaged
 
 _MOST_STEPS: Final = 4_000_000
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}

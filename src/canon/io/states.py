@@ -14,11 +14,11 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from canon._safetensors import damaged, read_numbers
+from canon._safetensors import read_numbers
+from canon._untrusted import Limits, damaged
 from canon.errors import FileFormatError
 from canon.io.archive import Archive
 from canon.io.checkpoints import Found, find_state, no_state
-from canon.io.limits import Limits
 from canon.io.pickles import Name, Note, Reference, follow, follow_references
 from canon.io.views import View, Views
 

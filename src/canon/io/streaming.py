@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from canon._files import atomic_path
-from canon._safetensors import Entry, damaged, parse_json, read_entry, reported
+from canon._safetensors import Entry, read_entry
+from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
 from canon.graph.tensors import StoredTensors
-from canon.io.limits import Limits
 from canon.io.tensor_writer import TensorWriter
 from canon.io.weights import INDEX_SUFFIX, checked_header
 from canon.recovery import RecoveryReport

@@ -9,9 +9,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from canon._safetensors import damaged
+from canon._untrusted import Limits, damaged
 from canon.errors import LimitError
-from canon.io.limits import Limits
 
 SLACK: Final = 256 << 20
 """Bytes that views of one storage may take beyond the size of the file."""

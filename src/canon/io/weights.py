@@ -10,9 +10,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from canon._safetensors import Header, damaged, parse_json, read_entry, read_header, reported
+from canon._safetensors import Header, read_entry, read_header
+from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
-from canon.io.limits import Limits
 from canon.io.origin import FileState, file_state
 
 INDEX_SUFFIX: Final = ".index.json"

@@ -14,7 +14,7 @@ from canon.graph import ChannelGraph
 from canon.graph.sizes import update_sizes
 from canon.graph.tensors import tensor_names
 from canon.normal.chains import Written
-from canon.normal.nodes import Affine, Linear, Node, NotNormal
+from canon.normal.nodes import Affine, Linear, Node, NotNormal, numbers
 
 MOST_BLANK: Final = 1 << 28
 """Numbers of the largest tensor that stands where the suspect has none."""
@@ -40,8 +40,12 @@ class Builder:
         self.like = torch.empty(0) if known is None else torch.empty(0, dtype=known.dtype, device=known.device)
         norms: dict[str, tuple[Node, Written]] = {}
         for node, value in values.items():
-            if isinstance(value, Linear):
+            if isinstance(value, Linear) and node.value.tensors:
+                self.bare_layer(node.value, value)
+            elif isinstance(value, Linear):
                 self.put(node.value.name, _layer(self.owner.get_submodule(node.value.name), value))
+            elif "running_var" in dict(node.value.sources):
+                self.bare_norm(node.value, value)
             else:
                 for kind, name in node.value.sources:
                     if kind == "norm":
@@ -65,6 +69,32 @@ class Builder:
             if one.keys() != two.keys() or any(not torch.equal(one[k], two[k]) for k in one):
                 raise NotNormal("the owner's program uses a layer twice, and the suspect has two", where=name)
         self.made[name] = what
+
+    def bare_layer(self, owner: Linear, value: Linear) -> None:
+        """Tensors that a function of the owner's program reads."""
+        weight, bias = owner.tensors
+        said = [(v.groups, v.dilation, v.padding) for v in (owner, value)]
+        if said[0] != said[1] or (not bias and value.bias is not None):
+            raise NotNormal("the owner's program says more of a layer than the suspect's numbers allow", where=weight)
+        self.put(weight, (value.weight.detach().t() if owner.turned else value.weight.detach()).contiguous())
+        if bias:
+            self.put(bias, numbers(value.bias, value.weight).to(value.weight.dtype))
+
+    def bare_norm(self, owner: Affine, value: Written) -> None:
+        """Tensors of a norm that is a function of the owner's program."""
+        assert isinstance(value, Affine), "norms are affine"
+        assert owner.norm is not None, "it is a norm"
+        names, eps, own = dict(owner.sources), owner.norm["eps"], value.norm
+        if own is None or own["eps"] != eps or any(own[key] is None for key in names):
+            width = max(value.scale.numel(), value.shift.numel())
+            width = owner.norm["running_var"].numel() if value.scale.ndim == value.shift.ndim == 0 else width
+            zeros = torch.zeros(width, dtype=self.like.dtype, device=self.like.device)
+            own = {
+                "running_mean": zeros, "running_var": torch.ones_like(zeros), "bias": value.shift.expand(width),
+                "weight": value.scale.expand(width) * (1 + eps) ** 0.5,
+            }  # fmt: skip
+        for key, name in names.items():
+            self.put(name, own[key].detach().to(self.like).contiguous())
 
     def constant(self, name: str, numbers: Tensor) -> Tensor:
         """Numbers in the shape of one of the owner's tensors."""
@@ -196,8 +226,13 @@ def _layer(owner: nn.Module, value: Linear) -> nn.Module:
 
 def _bare(owner: nn.Module) -> nn.Module:
     """A layer of the owner's kind and settings, without its tensors."""
-    memo: dict[int, Any] = {id(t): None for t in (*owner.parameters(), *owner.buffers())}
-    made = copy.deepcopy(owner, dict.fromkeys(memo, _EMPTY))
+    if owner._modules:
+        memo = {id(t): _EMPTY for t in (*owner.parameters(), *owner.buffers())}
+        return copy.deepcopy(owner, memo).eval()
+    made = copy.copy(owner)
+    made.__dict__.update({key: copy.copy(value) for key, value in vars(owner).items() if isinstance(value, dict)})
+    for held in (made._parameters, made._buffers):
+        held.update({key: None if tensor is None else _EMPTY for key, tensor in held.items()})
     return made.eval()
 
 

@@ -74,7 +74,7 @@ def _one_by_one(owner: Sequence[Node], suspect: Sequence[Node]) -> dict[Node, Wr
 def holds(place: Affine, value: Affine) -> bool:
     """Whether numbers can stand where the owner's program has some."""
     kinds = {kind for kind, _ in place.sources}
-    if "norm" in kinds:
+    if "norm" in kinds or {"running_var", "weight", "bias"} <= kinds:
         return True
     if kinds == {"scale"}:
         return not bool(value.shift.any())

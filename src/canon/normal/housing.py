@@ -8,13 +8,15 @@ the result computes what the suspect does; where something has no counterpart, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
 
 from canon.graph import probes, trace
+from canon.graph.inputs import fitting
 from canon.graph.tensors import clone_with, tensor_names
 from canon.normal.building import Builder
 from canon.normal.chains import Written, fit
@@ -22,13 +24,16 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
-from canon.normal.simplify import simplify
+from canon.normal.simplify import simplify, telling
 from canon.normal.turning import Tangled, turn
 
 SAME: Final = 1e-4
 """The suspect and its numbers in the owner's program differ by rounding alone: by no more than this of their range."""
 
 SAMPLES: Final = 4
+
+MOST_CHOICES: Final = 16
+"""Ways to choose the owner's outputs from a suspect's that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,27 +86,38 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     theirs = program_graph(owner)
-    plan = lower(owner, example, theirs)
+    plan = lower(owner, fitting(example, owner), theirs, owner=True)
     simplify(plan, weights=False)
-    mine = lower(suspect, example)
-    steps = simplify(mine, parallel=not _has_parallel(plan))
-    plan_items, items = items_of(plan), items_of(mine)
-    given = outputs_of(plan, plan_items), outputs_of(mine, items)
+    plan_items = items_of(plan)
+    wanted, kept = outputs_of(plan, plan_items), telling(plan)
+    mine = lower(suspect, fitting(example, suspect))
     try:
-        found = match(plan_items, given[0], items, given[1], turned)
+        steps, items, found = _matched(mine, plan_items, wanted, kept, turned)
+        count = len(mine.output.inputs)
+        if not found.whole and count > len(wanted):
+            # What a suspect gives besides may stand in the middle of what is one layer for the owner.
+            for chosen in islice(combinations(range(count), len(wanted)), MOST_CHOICES):
+                less = lower(suspect, fitting(example, suspect))
+                less.output.inputs = [less.output.inputs[place] for place in chosen]
+                less.settle()
+                again = _matched(less, plan_items, wanted, kept, turned)
+                if again[2].whole:
+                    steps, items, found = again
+                    found = replace(found, outputs=tuple(None if p is None else chosen[p] for p in found.outputs))
+                    break
     except BudgetSpent as error:
         raise NotNormal("the programs are too large to be matched: the budget for it is spent") from error
-    values, tensors, said, missing = _numbers(found, plan_items)
-    whole = found.whole and not missing
+    values, tensors, said, missing, idle = _numbers(found, plan_items)
+    whole = found.whole and not missing and not idle
     if whole:
         try:
             values = turn(found, plan_items, values)
         except Tangled:
             whole = False
             missing = ["the order of concatenated channels"]
-    builder = Builder(owner, theirs, trace(owner, example))
+    builder = Builder(owner, theirs, trace(owner, fitting(example, owner)))
     model = builder.build(values, tensors)
-    surplus = _surplus(found, items, mine, given[1])
+    surplus = (*_surplus(found, items, count), *idle)
     difference = _difference(suspect, model, example, found.outputs) if whole else None
     return Housed(
         model,
@@ -116,6 +132,15 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
     )
 
 
+def _matched(
+    graph: Graph, plan: list[Item], wanted: list[Item], kept: Set[str], turned: Set[int]
+) -> tuple[list[str], list[Item], Match]:
+    """A suspect's program in its normal form, and its counterparts in the owner's."""
+    steps = simplify(graph, kept=kept)
+    items = items_of(graph)
+    return steps, items, match(plan, wanted, items, outputs_of(graph, items), turned)
+
+
 def _makers(item: Item) -> tuple[str, ...]:
     """The layers that make a value, those before them left out."""
     while item.node.kind not in ("linear", "input", "tensor") and item.inputs:
@@ -128,7 +153,7 @@ def _makers(item: Item) -> tuple[str, ...]:
 def has_ties(owner: nn.Module, example: Any) -> bool:
     """Whether a program has operands that structure does not tell apart; False where it cannot be read."""
     try:
-        plan = lower(owner, example)
+        plan = lower(owner, example, owner=True)
         simplify(plan, weights=False)
         items = items_of(plan)
         given = outputs_of(plan, items)
@@ -137,28 +162,24 @@ def has_ties(owner: nn.Module, example: Any) -> bool:
         return False
 
 
-def _has_parallel(graph: Graph) -> bool:
-    """Whether the owner adds up layers that read one value: then a suspect's stay as they are."""
-    for node in graph.order:
-        if node.kind == "sum":
-            read = [term.inputs[0] for term in node.inputs if term.kind == "linear"]
-            if len(set(read)) < len(read):
-                return True
-    return False
-
-
 def _numbers(
     found: Match, plan: list[Item]
-) -> tuple[dict[Node, Written], dict[Node, Mapping[str, Tensor]], list[str], list[str]]:
-    """By linear map and by other layer of the owner's: the suspect's numbers; what was done; what has none."""
+) -> tuple[dict[Node, Written], dict[Node, Mapping[str, Tensor]], list[str], list[str], list[str]]:
+    """By linear map and by other layer of the owner's: the suspect's numbers; what was done; what has none; what was
+    left out before a layer, such as inputs that the suspect shifts and scales by itself."""
     values: dict[Node, Written] = {}
     tensors: dict[Node, Mapping[str, Tensor]] = {}
     said: list[str] = []
     missing: list[str] = []
+    idle: list[str] = []
     for item in plan:
         other, kind = found.pairs.get(item), item.node.kind
         if kind in ("linear", "affine"):
             fitted = None if other is None else fit(item.members, other.members)
+            if fitted is None and other is not None and other.members[0].kind == "affine":
+                first = next((at for at, member in enumerate(other.members) if member.kind == "linear"), 0)
+                fitted = fit(item.members, other.members[first:])
+                idle += [] if fitted is None else [f"layer '{member.name}'" for member in other.members[:first]]
             if fitted is None:
                 missing += [member.name for member in item.members]
             else:
@@ -174,10 +195,10 @@ def _numbers(
                 missing.append(item.node.name)
             else:
                 tensors[item.node] = other.node.tensors
-    return values, tensors, said, missing
+    return values, tensors, said, missing, idle
 
 
-def _surplus(found: Match, items: list[Item], graph: Graph, outputs: list[Item]) -> tuple[str, ...]:
+def _surplus(found: Match, items: list[Item], outputs: int) -> tuple[str, ...]:
     used = set(found.pairs.values())
     left = [
         f"layer '{member.name}'"
@@ -186,19 +207,23 @@ def _surplus(found: Match, items: list[Item], graph: Graph, outputs: list[Item])
         for member in item.members
         if member.kind in ("linear", "affine") or member.tensors
     ]
-    extra = [f"output {place}" for place in range(len(outputs)) if place not in found.outputs]
+    extra = [f"output {place}" for place in range(outputs) if place not in found.outputs]
     return tuple(extra + left)
 
 
 def _difference(suspect: nn.Module, model: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
-    """How far both compute the same in float64; None where they cannot be run."""
+    """How far both compute the same, in float64 where they can; None where they cannot be run."""
+    found = _gap(_double(suspect), _double(model), _double_example(example), outputs)
+    # A program that casts is run in its own precision.
+    return _gap(suspect, model, fitting(example, suspect), outputs) if found is None else found
+
+
+def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
+    worst, seen = 0.0, []
     try:
-        one, two = _double(suspect), _double(model)
-        worst, spread = 0.0, 0.0
-        seen: list[Tensor] = []
         with torch.no_grad():
-            for call in probes(_double_example(example), SAMPLES):
-                ours, theirs = _leaves(one(*call)), _leaves(two(*call))
+            for call in probes(example, SAMPLES):
+                ours, theirs = _leaves(one(*call)), _leaves(two(*fitting(call, two)))
                 for place, result in zip(outputs, theirs, strict=True):
                     other = ours[place] if place is not None else result
                     worst = max(worst, float((other - result).abs().max()))

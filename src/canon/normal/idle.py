@@ -19,7 +19,7 @@ def drop_identities(graph: Graph) -> list[str]:
     """Affine maps and kernels that give what they got."""
     said = []
     for node in graph.order:
-        if node.kind == "affine" and _is_identity(node.value):
+        if node.kind == "affine" and is_identity(node.value):
             graph.replace(node, node.inputs[0])
             said.append(f"'{node.name}' does nothing: it is x · 1 + 0")
         elif node.kind == "linear" and identity_kernel(node.value):
@@ -36,7 +36,8 @@ def drop_identities(graph: Graph) -> list[str]:
     return said
 
 
-def _is_identity(value: Affine) -> bool:
+def is_identity(value: Affine) -> bool:
+    """Whether an affine map gives what it got."""
     if value.scale.is_meta:
         return False
     error = ROUNDINGS * torch.finfo(torch.float32).eps

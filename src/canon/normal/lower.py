@@ -11,11 +11,12 @@ from torch import Tensor, fx, nn
 
 from canon.errors import reason_of
 from canon.graph.modules import ACTIVATIONS, hooked
-from canon.graph.names import function_name, writes_in_place
+from canon.graph.names import writes_in_place
 from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
-from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
-from canon.normal.spelling import elementwise, plain_settings
+from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
+from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal, is_zero
+from canon.normal.spelling import called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -42,16 +43,17 @@ def program_graph(model: nn.Module) -> fx.Graph:
     return graph
 
 
-def lower(model: nn.Module, example: Any, graph: fx.Graph | None = None) -> Graph:
+def lower(model: nn.Module, example: Any, graph: fx.Graph | None = None, *, owner: bool = False) -> Graph:
     """The values of a forward pass.
 
     Args:
         model: In evaluation mode; its tensors may be without numbers.
         example: An input tensor or tuple of inputs. Where the program does not run on it, no shape is known.
         graph: The model's program, where it is at hand.
+        owner: Whether another model's numbers are to be written into the program: nothing is computed then.
     """
     graph = program_graph(model) if graph is None else graph
-    return _Lowering(model, graph, shapes_of(model, graph, example)).run()
+    return _Lowering(model, graph, shapes_of(model, graph, example), owner).run()
 
 
 def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, Any]:
@@ -65,6 +67,11 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
             found[n] = _shape(result)
             return result
 
+        def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
+            module = self.fetch_attr(target)
+            known = _outcome(module, *args) if len(args) == 1 and not kwargs and not hooked(module) else None
+            return super().call_module(target, args, kwargs) if known is None else known
+
     inputs = [x.to("meta") if isinstance(x, Tensor) else x for x in given]
     try:
         with torch.no_grad():
@@ -74,6 +81,21 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
     return found
 
 
+def _outcome(module: Any, x: Any) -> Tensor | None:
+    """What a plain layer gives, without asking torch, which takes long to find out what a convolution would give."""
+    if not isinstance(x, Tensor) or not x.is_meta:
+        return None
+    if type(module) in (nn.ReLU, nn.ReLU6, nn.SiLU, nn.Identity, nn.Hardswish, nn.GELU, nn.Sigmoid):
+        return x
+    if type(module) not in CONVOLUTIONS or isinstance(module.padding, str) or x.ndim != module.weight.ndim:
+        return None
+    if x.shape[1] != module.in_channels or x.dtype != module.weight.dtype:
+        return None
+    settings = (module.padding, module.dilation, module.kernel_size, module.stride)
+    sides = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, p, d, k, s in zip(x.shape[2:], *settings, strict=True)]
+    return x.new_empty(x.shape[0], module.out_channels, *sides) if min(sides) > 0 else None
+
+
 def _shape(value: Any) -> Any:
     if isinstance(value, Tensor):
         return tuple(value.shape)
@@ -81,8 +103,8 @@ def _shape(value: Any) -> Any:
 
 
 class _Lowering:
-    def __init__(self, model: nn.Module, graph: fx.Graph, shapes: dict[fx.Node, Any]) -> None:
-        self.model, self.graph, self.shapes = model, graph, shapes
+    def __init__(self, model: nn.Module, graph: fx.Graph, shapes: dict[fx.Node, Any], owner: bool) -> None:
+        self.model, self.graph, self.shapes, self.owner = model, graph, shapes, owner
         self.values: dict[fx.Node, Node] = {}
         self.memory: dict[fx.Node, tuple[fx.Node, bool]] = {}
         self.names: dict[fx.Node, list[fx.Node]] = {}
@@ -133,7 +155,7 @@ class _Lowering:
 
     def called(self, node: fx.Node) -> str | None:
         """The name of the operation of a function or method call."""
-        return str(node.target) if node.op == "call_method" else function_name(node.target)
+        return str(node.target) if node.op == "call_method" else called_name(node.target)
 
     def node(self, node: fx.Node) -> Node:
         if node.op == "placeholder":
@@ -207,10 +229,20 @@ class _Lowering:
         plain = Node("call", inputs, (name or str(node.target), label))
         if name is None or "out" in node.kwargs:
             return plain
+        if inputs and not self.owner and all(value.kind == "tensor" for value in inputs):
+            tensors = {n: self.values[n].value for n in node.all_input_nodes}
+            made = computed(name, node, tensors)
+            return plain if made is None else Node("tensor", value=made, name=node.name, shape=tuple(made.shape))
         if name in SUMS or name in PRODUCTS or name in QUOTIENTS:
             return self.arithmetic(node, name, inputs) or plain
-        if name == "linear":
-            return self.linear(inputs) or plain
+        if name in FUNCTIONS:
+            return self.functional(node, name) or plain
+        if name == "neg" and len(inputs) == 1:
+            return Node("affine", inputs, value=Affine(*torch.tensor([-1.0, 0.0], dtype=torch.float64)))
+        if name in ("maximum", "max") and len(node.args) == len(inputs) == 2:
+            zero = [v for v in inputs if v.kind == "tensor" and v.value.numel() == 1 and is_zero([v.value])]
+            others = [v for v in inputs if v.kind != "tensor"]
+            return self.spelled(others, ("relu",)) if len(zero) == len(others) == 1 else plain
         if name in ("cat", "concat", "concatenate"):
             listed = node.args[0] if node.args else node.kwargs.get("tensors")
             dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
@@ -226,16 +258,19 @@ class _Lowering:
                 return self.spelled(inputs, *found)
         return self.reshaped(node, name, inputs) or plain
 
-    def linear(self, inputs: list[Node]) -> Node | None:
-        """`F.linear` with the tensors of a layer that could have been called instead."""
-        if len(inputs) < 2 or inputs[0].kind == "tensor" or any(value.kind != "tensor" for value in inputs[1:]):
-            return None
-        home = inputs[1].name.rpartition(".")[0]
-        module = self.model.get_submodule(home)
-        own = [f"{home}.{name}" for name, _ in module.named_parameters()]
-        if type(module) is not nn.Linear or hooked(module) or [value.name for value in inputs[1:]] != own:
-            return None
-        return Node("linear", inputs[:1], value=Linear(module.weight, module.bias, name=home))
+    def functional(self, node: fx.Node, name: str) -> Node | None:
+        """A layer that is not called, but its function with its tensors."""
+        value = functional(name, node, self.values, self.shapes.get(node))
+        if value is not None:
+            given = node.args[1] if name == "addmm" else node.args[0] if node.args else node.kwargs["input"]
+            return Node("affine" if isinstance(value, Affine) else "linear", [self.values[given]], value=value)  # type: ignore[index]
+        if name in ("mm", "matmul") and not self.owner:
+            found = product_over_channels(node, self.values)
+            return None if found is None else Node("linear", [found[0]], value=found[1])
+        if name == "unfold" and isinstance(node.args[0], fx.Node):
+            settings = unfold_settings(node.args[1:], node.kwargs)
+            return None if settings is None else Node("call", [self.values[node.args[0]]], ("unfold", settings))
+        return None
 
     def reshaped(self, node: fx.Node, name: str, inputs: list[Node]) -> Node | None:
         """A reshape that is a flatten, however its sizes were told."""
@@ -292,12 +327,8 @@ def _constant(other: Any, shape: tuple[int, ...]) -> Tensor | None:
 
 def norm_value(module: Any, name: str) -> Affine:
     """A batch norm as an affine map."""
-    mean, var = module.running_mean.double(), module.running_var.double()
-    weight = torch.ones_like(mean) if module.weight is None else module.weight.detach().double()
-    bias = torch.zeros_like(mean) if module.bias is None else module.bias.detach().double()
-    scale = weight / torch.sqrt(var + module.eps)
     own = {key: getattr(module, key) for key in ("weight", "bias", "running_mean", "running_var", "eps")}
-    return Affine(scale, bias - mean * scale, sources=(("norm", name),), norm=own)
+    return affine_of(own, (("norm", name),))
 
 
 def name_of(module: nn.Module) -> str | None:

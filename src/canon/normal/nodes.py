@@ -46,6 +46,12 @@ class Linear:
     outer: tuple[tuple[int, int], ...] = ()
     """Padding that an operation of its own in front of the layer adds, included in `padding`."""
 
+    tensors: tuple[str, ...] = ()
+    """Names of weight and bias in the program, where a function reads them and no layer is called."""
+
+    turned: bool = False
+    """Whether that function reads the weight the other way around."""
+
     @property
     def rank(self) -> int:
         """Spatial axes."""
@@ -71,7 +77,7 @@ class Affine:
     shift: Tensor
     axis: int = 1
     sources: tuple[tuple[str, str], ...] = ()
-    """Where the numbers stand in the program: `norm`, `scale` or `shift`, and a name."""
+    """Where the numbers stand in the program: `norm`, `scale`, `shift` or a tensor of a norm, and a name."""
 
     norm: Mapping[str, Any] | None = None
     """A batch norm's own tensors and epsilon, where it is nothing but one."""

@@ -26,7 +26,9 @@ MOST_TEXT: Final = 1 << 24
 PLACES: Final[Mapping[str, Any]] = {
     "torch": torch, "functional": nn.functional, "nn": torch._C._nn, "operator": operator
 }  # fmt: skip
-LAYERS: Final = {kind.__name__: kind for kind in (*ADAPTERS, *ACTIVATIONS)}
+LAYERS: Final = {k.__name__: k for k in (*ADAPTERS, *ACTIVATIONS) if not issubclass(k, nn.RNNBase)}
+"""What can be made again of its settings; recurrent layers keep lists of their weights besides."""
+
 METHODS: Final = frozenset({"size", "dim", "contiguous", "to", "float", "type_as"})
 
 

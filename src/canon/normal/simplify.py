@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Final
 
 from canon.normal.idle import drop_identities, drop_repeated, spell_gates
 from canon.normal.kernels import spell_diagonals, tidy_kernels
 from canon.normal.nodes import Graph
+from canon.normal.patterns import called, spell_functions
+from canon.normal.regrouping import (
+    cancel_affine,
+    join_outputs,
+    join_windows,
+    parallel_outputs,
+    spell_pools,
+    split_sums,
+    take_up_strides,
+)
 from canon.normal.sums import add_parallel, drop_zeros, flatten_joins, flatten_sums, share_equal
 
 Step = Callable[[Graph], list[str]]
 """Changes a graph, and says what it did."""
 
-STRUCTURE: Final[tuple[Step, ...]] = (spell_gates, drop_repeated, flatten_sums, flatten_joins)
+STRUCTURE: Final[tuple[Step, ...]] = (spell_functions, spell_gates, drop_repeated, flatten_sums, flatten_joins)
 """Steps that look at no weight: what an owner's program is read with."""
 
-WEIGHTS: Final[tuple[Step, ...]] = (tidy_kernels, drop_identities, spell_diagonals, share_equal, drop_zeros)
+WEIGHTS: Final[tuple[Step, ...]] = (
+    join_windows, take_up_strides, tidy_kernels, drop_identities, cancel_affine, split_sums, spell_diagonals,
+    share_equal, drop_zeros,
+)  # fmt: skip
+
+TELLING: Final[Mapping[str, Step]] = {
+    "parallel layers": add_parallel, "joined layers": join_outputs, "pools": spell_pools
+}  # fmt: skip
+"""Steps that are left out where the owner's own program has what they do away with."""
 
 MOST_ROUNDS: Final = 64
 """A program that is not done by then was made to keep us busy; what is left is compared as it stands."""
 
 
-def simplify(graph: Graph, *, weights: bool = True, parallel: bool = True) -> list[str]:
+def simplify(graph: Graph, *, weights: bool = True, kept: Set[str] = frozenset()) -> list[str]:
     """Bring a program into its normal form; gives what was done, in words.
 
     Args:
         graph: It is changed.
         weights: Whether to look at numbers; False: at structure alone.
-        parallel: Whether layers on one value that are added up become one layer; False: only where they cancel.
+        kept: What the owner's own program has and a suspect therefore keeps, of `TELLING`.
     """
-    steps: tuple[Step, ...] = STRUCTURE
+    steps: tuple[Step, ...] = (_owner_padding, drop_identities, *STRUCTURE)
     if weights:
-        steps = (*WEIGHTS, *STRUCTURE, partial(add_parallel, only_cancelling=not parallel))
-    else:
-        steps = (_owner_padding, drop_identities, *STRUCTURE)
+        telling = [step for name, step in TELLING.items() if name not in kept]
+        if "parallel layers" in kept:
+            telling.append(partial(add_parallel, only_cancelling=True))
+        steps = (*WEIGHTS, *STRUCTURE, *telling)
     said: list[str] = []
     for _ in range(MOST_ROUNDS):
         before = len(said)
@@ -49,6 +68,20 @@ def simplify(graph: Graph, *, weights: bool = True, parallel: bool = True) -> li
         if not changed and len(said) == before:
             break
     return said
+
+
+def telling(owner: Graph) -> set[str]:
+    """What of `TELLING` an owner's program has itself."""
+    found: set[str] = set()
+    pooled = False
+    for node in owner.order:
+        if node.kind == "sum":
+            read = [term.inputs[0] for term in node.inputs if term.kind == "linear"]
+            found |= {"parallel layers"} if len(set(read)) < len(read) else set()
+        elif node.kind == "cat" and len(node.inputs) > 1 and parallel_outputs(owner, node):
+            found.add("joined layers")
+        pooled |= called(node, "avg_pool", "mean of positions")
+    return found if pooled else {*found, "pools"}
 
 
 def _owner_padding(graph: Graph) -> list[str]:

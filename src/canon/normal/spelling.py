@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from math import prod
+from math import inf, prod
 from typing import Any, Final
 
+import torch
 from torch import nn
+
+from canon.graph.names import function_name
 
 Labels = tuple[Hashable, ...]
 """What a call does, as calls of one spelling, one behind the other; none: nothing at all."""
@@ -19,7 +23,7 @@ POSITIONAL: Final[Mapping[str, tuple[str, ...]]] = {
     "max_pool": ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices"),
     "avg_pool": ("kernel_size", "stride", "padding", "ceil_mode", "count_include_pad", "divisor_override"),
     "adaptive_avg_pool": ("output_size",), "adaptive_max_pool": ("output_size", "return_indices"),
-    "pad": ("pad", "mode", "value"), "mean": ("dim", "keepdim"), "batch_norm": (),
+    "threshold": ("threshold", "value"), "pad": ("pad", "mode", "value"), "mean": ("dim", "keepdim"), "batch_norm": (),
 }  # fmt: skip
 """Names of operands after the first, in order."""
 
@@ -28,7 +32,9 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
     "gelu": {"approximate": "none"}, "softplus": {"beta": 1.0, "threshold": 20.0},
 }  # fmt: skip
 
+MEAN: Final[Labels] = (("mean of positions",),)
 NOTHING: Final = frozenset({"identity", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
+CASTS: Final = frozenset({"double", "float", "half", "bfloat16", "to", "type_as"})
 RANDOM: Final = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "stochastic_depth"}
 )
@@ -40,6 +46,23 @@ WIDTHS: Final = frozenset(
     {"num_features", "num_channels", "num_parameters", "in_features", "out_features", "in_channels", "out_channels",
      "normalized_shape", "training", "inplace", "track_running_stats", "momentum"}
 )  # fmt: skip
+
+
+OTHERS: Final = {
+    nn.functional.unfold: "unfold", torch.maximum: "maximum", torch.max: "max", torch.minimum: "minimum",
+    torch.threshold: "threshold", nn.functional.threshold: "threshold", torch.where: "where",
+    operator.gt: "gt", torch.gt: "gt", operator.neg: "neg", torch.neg: "neg", operator.matmul: "matmul",
+    torch.matmul: "matmul", torch.mm: "mm", torch.addmm: "addmm", torch.sum: "sum",
+}  # fmt: skip
+"""Functions that channels are not followed through, and that are known here all the same."""
+
+
+def called_name(function: Any) -> str | None:
+    """The name of a function, by what it is; None where it is not known."""
+    try:
+        return function_name(function) or OTHERS.get(function)
+    except TypeError:
+        return None
 
 
 def plain_settings(module: nn.Module) -> tuple[tuple[str, Hashable], ...]:
@@ -74,6 +97,12 @@ def elementwise(
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     if base in NOTHING and not args:
         return ()
+    if base in CASTS and all(isinstance(a, torch.dtype) and a.is_floating_point for a in (*args, *settings.values())):
+        return ()
+    if base == "threshold" and settings.get("threshold") == settings.get("value") == 0:
+        return (("relu",),)
+    if base == "leaky_relu" and settings.get("negative_slope") == 0:
+        return (("relu",),)
     if base in RANDOM:
         # A layer's own `training` is not among its settings: layers are in evaluation mode.
         training = settings.get("training", bool(args) or "p" not in settings)
@@ -104,7 +133,7 @@ def _clamp(base: str, settings: Mapping[str, Any]) -> Labels | None:
         low, high = settings.get("min_val", -1.0), settings.get("max_val", 1.0)
     if not all(x is None or isinstance(x, int | float) for x in (low, high)):
         return None
-    ends = tuple(None if x is None else float(x) for x in (low, high))
+    ends = tuple(None if x is None or abs(x) == inf else float(x) for x in (low, high))
     return (("relu",) if ends == (0.0, None) else ("clamp", *ends),)
 
 
@@ -120,7 +149,7 @@ def _pool(family: str, settings: Mapping[str, Any], before: Any, after: Any) -> 
         if before == after:
             return ()
         if family == "adaptive_avg_pool" and set(after[2:]) == {1} and rank > 0:
-            return (("mean of positions",),)
+            return MEAN
         return ((family, after[2:]),)
     kernel = _tuple(settings["kernel_size"], rank)
     stride = kernel if settings.get("stride") in (None, ()) else _tuple(settings["stride"], rank)
@@ -131,7 +160,7 @@ def _pool(family: str, settings: Mapping[str, Any], before: Any, after: Any) -> 
     if family == "max_pool":
         return ((family, *shape, _tuple(settings.get("dilation", 1), rank), bool(settings.get("ceil_mode"))),)
     if kernel == before[2:] and not any(padding) and settings.get("divisor_override") is None:
-        return (("mean of positions",),)
+        return () if set(kernel) == {1} else MEAN
     counted = bool(settings.get("count_include_pad", True)) and any(padding)
     return ((family, *shape, bool(settings.get("ceil_mode")), counted, settings.get("divisor_override")),)
 
@@ -141,8 +170,9 @@ def _mean(settings: Mapping[str, Any], before: Any, after: Any) -> Labels | None
         return None
     dims = sorted(int(d) % len(before) for d in _tuple(settings["dim"], 1))
     if dims != list(range(2, len(before))):
-        return None
-    return (("mean of positions",),) if len(after) == len(before) else (("mean of positions",), ("flatten", 1))
+        return (("mean over", tuple(dims), len(after) == len(before)),) if isinstance(after, tuple) else None
+    mean = () if prod(before[2:]) == 1 else MEAN
+    return mean if len(after) == len(before) else (*mean, ("flatten", 1))
 
 
 def _pad(settings: Mapping[str, Any]) -> Labels | None:

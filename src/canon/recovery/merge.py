@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -173,23 +174,23 @@ class Merged:
             if self._adder is not None:
                 self._adder.add(piece, part)
                 if self._adder.full or part is pieces[-1]:
-                    self._settle(self._adder, fresh)
+                    self._adder.settle(fresh)
             size = torch.abs(piece, out=room[: part.numel()])
             if self.groups > 1:
                 size.view(part.numel(), self.groups, -1).mul_(fresh[:, part].T[..., None].to(size.device))
             size = size.flatten(1).to(wide)
             self._size += (size.new_ones(part.numel()) @ size).view(self._size.shape)
 
-    def _settle(self, adder: Adder, fresh: Tensor) -> None:
-        rows, total = adder.settle()
-        asked = fresh[:, rows].T.repeat_interleave(self.columns, dim=1) if self.groups > 1 else None
-        adder.measure(total, asked)
-
     def _found(self) -> Tensor:
         """Which columns hold anything in the rows that were read."""
         if self._size is None:
             return torch.zeros(self.groups * self.columns, dtype=torch.bool)
-        return torch.from_numpy(self._of_columns(lambda size: size))
+        found = self._of_columns(lambda size: size)
+        if self._adder is not None and self._sums is not None:
+            norms = self._size.sum(dim=1).cpu().numpy()
+            usual = float(np.median(norms)) / max(1.0, self.rows * self._size.shape[1]) ** 0.5
+            found[self._sums.targets] &= ~self._adder.faint(usual)
+        return torch.from_numpy(found)
 
     def _of_columns(self, part: Callable[[Tensor], Tensor]) -> Array:
         """Per column: whether there is anything in this part of its kernels."""

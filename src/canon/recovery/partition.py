@@ -32,12 +32,10 @@ from canon.describe import (
     program_of,
     sketch_rows,
 )
+from canon.describe.sketch import nearest
 from canon.graph import ChannelGraph, Space
 from canon.graph.tensors import shape_of
 from canon.recovery.tolerance import Tolerance
-
-CHANCE = 1e-5
-"""How likely it may be that two distinct channels of a space of random ones are taken for equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,10 +58,13 @@ class Classes:
     """By tap: channel = factor x leader."""
 
     spread: Tensor
-    """For every channel its disagreement with its leader."""
+    """For every channel how far it is from what it is taken for: its leader, or nothing at all."""
 
     scales: Mapping[int, Tensor] = field(default_factory=dict)
     """By tap: channel = scale x what its class computes, whatever the leader's own scale is."""
+
+    doubt: Tensor = field(default_factory=lambda: torch.zeros(1))
+    """For every channel how much noise must have moved it, if that alone makes it what it is taken for."""
 
     def coordinates(self) -> Coordinates:
         """Classes as coordinates for the layers that read the space."""
@@ -171,13 +172,13 @@ class Refinement:
         return found
 
     def _judge(self, space: Space, sketches: Mapping[int, RowSketch], old: Classes | None) -> Classes:
-        zero, smallest = self.tolerance.zero, self.tolerance.smallest
+        zero, smallest = min(self.tolerance.zero, self.tolerance.noise), self.tolerance.smallest
         if space.id not in self.programs:
             self.programs[space.id] = program_of(space, self.graph, self.parameters)
         program = self.programs[space.id]
         residue = self.tolerance.residue
-        values = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program, residue)
-        read = {c.point: values[c.point] for c in space.consumers}
+        found = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program, residue)
+        read = {c.point: found.values[c.point] for c in space.consumers}
         still = null = np.zeros(space.width, dtype=bool)
         if read:
             stacked = np.array([*read.values()])
@@ -186,6 +187,7 @@ class Refinement:
         constant = still & ~null
         constants = read if constant.any() else {}
         signature = describe(space, self.graph, self.tensors, sketches, zero, program)
+        signature.trust(min(1.0, self.tolerance.noise / self.tolerance.equal))
         if constants:
             _add_constants(signature, space, self.graph, constants, constant)
         everyone = np.arange(space.width)
@@ -194,8 +196,11 @@ class Refinement:
             label = label * space.width + old.leader.numpy()
         leader = np.where(null, everyone, self._group(space, signature, label))
         following = np.flatnonzero(leader != everyone)
-        spread = np.zeros(space.width)
+        spread = np.where(null, found.blur, 0.0)
+        doubt = spread.copy()
         spread[following] = signature.distance(following, leader[following])
+        plain = signature.distance(following, leader[following], slack=False) <= self.tolerance.equal
+        doubt[following] = np.where(plain, 0.0, spread[following])
         factors, scales = _factors(signature, leader)
         values = {p: np.where(still, v, np.nan) for p, v in constants.items()}
         return Classes(
@@ -206,6 +211,7 @@ class Refinement:
             factors=_tensors(factors),
             spread=torch.from_numpy(spread),
             scales=_tensors(scales),
+            doubt=torch.from_numpy(doubt),
         )
 
     def _group(self, space: Space, signature: Signature, label: Array) -> Array:
@@ -220,23 +226,13 @@ class Refinement:
         freedom = 0
         for producer in space.producers:
             if producer.map in self.sketches:
-                linear = self.graph.maps[producer.map]
-                shape = shape_of(self.tensors, linear.weight)
-                seen = shape[linear.column_axis] * linear.groups
-                if linear.columns is not None:
-                    seen = sum(self.coordinates[s.space].size * s.repeat for s in linear.columns)
-                freedom += max(0, seen * shape[2:].numel() * producer.repeat // linear.groups - 1)
+                freedom += max(0, self.sketches[producer.map][1].freedom * producer.repeat - 1)
         for stage in space.stages:
             if stage.kind == "depthwise":
                 freedom += shape_of(self.tensors, stage.params["weight"])[1:].numel() - 1
-        if _chance(space.width, freedom) < self.tolerance.equal:
+        if nearest(space.width, freedom) < self.tolerance.equal:
             freedom += sum(_varying(stack.data) for stack in signature.stacks if stack.data.shape[2] == 1)
-        return min(self.tolerance.equal, _chance(space.width, freedom))
-
-
-def _chance(width: int, freedom: int) -> float:
-    """How near the nearest two of so many channels may come by chance, with so many numbers that vary freely."""
-    return float((CHANCE / width**2) ** (1 / max(1, freedom)))
+        return min(self.tolerance.equal, nearest(space.width, freedom))
 
 
 def _varying(blocks: Array) -> int:

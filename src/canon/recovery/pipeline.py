@@ -27,6 +27,7 @@ from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.hollow import crop, hollow_kernels
 from canon.recovery.kernels import crop_kernels
+from canon.recovery.noise import consistent, largest
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.passes import PASSES, Pass
 from canon.recovery.passes.compact import compact
@@ -45,6 +46,12 @@ METHODS = ("exact", "probe")
 
 PROBE_PASSES = (compact,)
 """The paper's method knows nothing else."""
+
+UNNOTICED = 1e-3
+"""Outputs may change by this part of the largest whatever the weights are like."""
+
+DRIFT = 30.0
+"""Outputs may change by so many times the noise that merged channels show."""
 
 MOST_TAKEN_BACK = 8
 """Spaces that are left alone one by one; then all of them are."""
@@ -214,7 +221,7 @@ class _Run:
         graph, tensors, tolerance = subject.graph, subject.tensors, subject.tolerance
         check_finite({name: tensors[name] for name in endless_shifts(self.graph, self.tensors)}, frozenset())
         if self.method == "exact":
-            found = Refinement(graph, tensors, tolerance, report).run()
+            found = consistent(lambda allowed: Refinement(graph, tensors, allowed, report).run(), tolerance)
         else:
             chosen = ProbeOptions() if self.options is None else self.options
             found = probe_classes(self.model, self.example, graph, tensors, tolerance, chosen, report)
@@ -224,9 +231,9 @@ class _Run:
     def _compare(self, recovered: nn.Module, history: History, tolerance: Tolerance) -> float | None:
         """How far outputs differ, relative to the largest; None: more than the agreement of channels explains."""
         outcomes = [outcome for known in history.outcomes.values() for outcome, _ in known]
-        spread = max((float(outcome.classes.spread.max()) for outcome in outcomes), default=0.0)
+        noise = largest(dict(enumerate(outcome.classes for outcome in outcomes)))
         # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
-        allowed = 1e-3 + 10 * tolerance.rounding + 100 * spread
+        allowed = UNNOTICED + 10 * tolerance.rounding + DRIFT * noise
         difference, size = agreement(self.model, recovered, self.example)
         if not difference <= allowed * size:
             return None

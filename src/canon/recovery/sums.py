@@ -11,6 +11,7 @@ from torch import Tensor
 
 from canon.describe import Array
 from canon.graph import LinearMap
+from canon.recovery.tolerance import FAINT
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,13 @@ class SpaceMerge:
 
 WAITING = 1 << 17
 """Numbers that may wait to be settled: few steps for many rows, and little memory."""
+
+DIGITS = 3e-5
+"""A column that cancels to so many digits, and is small then, has cancelled. Columns that are split into parts a
+thousand times as loud leave more."""
+
+LITTLE = 1e-3
+"""Small: this part of an ordinary column."""
 
 Merges = Mapping[int, SpaceMerge]
 """By space id; a space that is not listed stays."""
@@ -139,14 +147,15 @@ class Adder:
         """Rows whose sums are known."""
 
         self._ready = False
-        self._open: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._open: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self._usual: Tensor | None = None
 
     def prepare(self, piece: Tensor) -> None:
         """Make room where the weights are."""
         if self._ready:
             return
         device, sums = piece.device, self._sums
-        self._parts = []
+        self._parts, self._columns = [], piece.shape[1]
         for numbers, members in sums.alike():
             parts = (numbers, sums.members[members].ravel(), sums.factor[members][..., None])
             self._parts.append(tuple(torch.from_numpy(part).to(device) for part in parts))
@@ -155,32 +164,56 @@ class Adder:
         self.size = torch.zeros(self.totals.shape[1:], dtype=torch.float64, device=device)
         """`sums x kernel`: how much there is of each in the rows that were measured."""
 
-        self.largest = torch.zeros(sums.targets.size, dtype=torch.float64, device=device)
+        self.largest, self._left, self._mass = (torch.zeros_like(self.limit) for _ in range(3))
         self._ready = True
 
     def add(self, piece: Tensor, rows: Tensor) -> None:
         """Add up the columns of some rows, given with their numbers. What that makes is decided by `settle`."""
         self.prepare(piece)
-        self._open.append((rows, *self._added(piece)))
+        length = torch.linalg.vector_norm(piece.flatten(1), dim=1, dtype=torch.float64)
+        self._open.append((rows, *self._added(piece), length))
 
     @property
     def full(self) -> bool:
         """Whether so much waits to be settled that it should not grow."""
-        return sum(total.numel() for _, total, _ in self._open) >= WAITING
+        return sum(total.numel() for _, total, _, _ in self._open) >= WAITING
 
-    def settle(self) -> tuple[Tensor, Tensor]:
-        """The rows that were added since the last time, and their sums, with zeros where they cancel."""
+    def settle(self, fresh: Tensor | None = None) -> None:
+        """Decide on the rows that were added since the last time: where their sums cancel, they are zero.
+
+        Args:
+            fresh: Rows to count in `size`, `groups x rows`; None: do not count them.
+        """
         waiting, self._open = self._open, []
-        rows, total, mass = waiting[0] if len(waiting) == 1 else map(torch.cat, zip(*waiting, strict=True))
+        rows, total, mass, length = waiting[0] if len(waiting) == 1 else map(torch.cat, zip(*waiting, strict=True))
         del waiting
+        if self._usual is None:
+            self._usual = (mass / length.clamp(min=1e-300)[:, None]).median(dim=0).values
         size = torch.linalg.vector_norm(total, dim=-1)
-        share = size / torch.where(mass > 0, mass, 1.0)
-        zero = (share <= self.limit) | (size <= self.rounded)
+        # Two numbers that happen to be small leave a last digit of what they were written with.
+        yardstick = torch.maximum(mass, length[:, None] * self._usual)
+        share = size / torch.where(yardstick > 0, yardstick, 1.0)
+        zero = (share <= self.limit) | (size <= self.rounded) | self._hardly_read(size, length)
         self.largest = torch.maximum(self.largest, torch.where(zero, share, 0.0).amax(dim=0))
         total = total.masked_fill_(zero[..., None], 0).to(self.totals.dtype)
         self.totals.index_copy_(0, rows.to(total.device), total)
         self.added[rows] = True
-        return rows, total
+        if fresh is not None:
+            if len(fresh) > 1:  # of groups: which rows count depends on the column
+                asked = fresh[:, rows].T.repeat_interleave(self._sums.after // len(fresh), dim=1)
+                asked = asked[:, torch.from_numpy(self._sums.targets)].to(total.device)
+                total, size, mass = total * asked[..., None], size * asked, mass * asked
+            self.size += total.abs().sum(dim=0, dtype=torch.float64)
+            self._left += size.square().sum(dim=0)
+            self._mass += mass.square().sum(dim=0)
+
+    def _hardly_read(self, size: Tensor, length: Tensor) -> Tensor:
+        """Sums of nothing but noise, where most rows hardly read any of the columns: noises add up by their squares."""
+        count = torch.from_numpy(self._sums.sizes).to(size.device)
+        ordinary = length / self._columns**0.5
+        assert self._usual is not None, "callers measure it"
+        unread = self._usual * self._columns**0.5 <= FAINT * count
+        return torch.logical_and(unread, size <= FAINT * count.sqrt() * ordinary[:, None])
 
     def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
         """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""
@@ -198,17 +231,24 @@ class Adder:
             mass.index_copy_(1, numbers, norms)
         return total, mass
 
-    def measure(self, total: Tensor, asked: Tensor | None) -> None:
-        """Count the sums of some rows in `size`; `asked` says of which columns, `rows x columns`."""
-        size = total.abs()
-        if asked is not None:
-            size = size * asked[:, torch.from_numpy(self._sums.targets), None].to(size.device)
-        self.size += size.sum(dim=0, dtype=torch.float64)
+    def faint(self, usual: float) -> Array:
+        """Per sum: whether the whole column has cancelled, but for noise.
+
+        Where single entries are small by chance, noise does not cancel against them; it does against the column. A
+        column that is all noise is small against the others as well.
+
+        Args:
+            usual: Norm of an ordinary column.
+        """
+        left, mass = self._left.sqrt(), self._mass.sqrt()
+        noise = (left <= DIGITS * mass) & (left <= LITTLE * usual)
+        return np.asarray((noise | (left <= self.limit * mass)).cpu().numpy())
 
     def forget_size(self) -> None:
         """Begin again to measure."""
         if self._ready:
-            self.size.zero_()
+            for count in (self.size, self._left, self._mass):
+                count.zero_()
 
     def ratio(self, columns: int) -> Array:
         """Per column: the largest ratio of a sum that was taken for zero to what was added up in it."""

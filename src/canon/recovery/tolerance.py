@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from canon.graph.tensors import tensor_names
 
+FAINT = 4e-5
+"""Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
+
 SAMPLE = 256
 """Values per tensor that are looked at to tell the precision."""
 
@@ -26,6 +29,10 @@ class Tolerance:
 
     rounding: float
     """What the stored precision alone does to a sum."""
+
+    noise: float = 1.0
+    """How much of what was added up noise may have moved. Where sums hold much that cancels, this counts and not how
+    far apart the sums are."""
 
     smallest: float = 0.0
     """The step between the smallest numbers: what rounding does to a number that is smaller still."""
@@ -44,7 +51,7 @@ class Tolerance:
             return Tolerance(equal=3e-2, zero=1e-2, rounding=rounding, smallest=smallest, residue=residue)
         if dtype == torch.float16:
             return Tolerance(equal=2e-2, zero=5e-3, rounding=rounding, smallest=smallest, residue=residue)
-        return Tolerance(equal=5e-3, zero=1e-3, rounding=rounding, smallest=smallest, residue=residue)
+        return Tolerance(equal=1e-2, zero=4e-3, rounding=rounding, smallest=smallest, residue=residue)
 
     def strict(self) -> Tolerance:
         """What rounding alone explains: no room for noise, and so none to hide in."""

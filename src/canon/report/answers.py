@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from canon.report.words import count, number, odds, percent, sentence
-from canon.verify.answering import AGREE, DISAGREE
+from canon.verify.answering import DISAGREE, agreeing
 
 Document = Mapping[str, Any]
 Tone = Literal["sure", "holds", "against", "open", "neutral"]
@@ -62,9 +62,9 @@ def owner_of(document: Document) -> str:
 
 def questions(document: Document) -> tuple[Question, ...]:
     """All four, in order."""
-    told = {"network": _network, "function": _function, "mark": _mark, "priority": _priority}
+    sections = {"network": _network, "function": _function, "mark": _mark, "priority": _priority}
     found = []
-    for name, tell in told.items():
+    for name, tell in sections.items():
         answer = document["answers"][name]["answer"]
         says, facts, uncovered = tell(document)
         word = answer[:1].upper() + answer[1:]
@@ -179,7 +179,7 @@ def _function(document: Document) -> Told:
     facts = []
     if answer["difference"] is not None:
         facts.append(
-            Fact(number(answer["difference"]), f"of their range is the largest difference ({_limit(answer['answer'])})")
+            Fact(number(answer["difference"]), f"of their range is the largest difference ({_limit(document)})")
         )
     if answer["same_decision"] is not None:
         facts.append(Fact(percent(answer["same_decision"]), "same decision"))
@@ -189,9 +189,12 @@ def _function(document: Document) -> Told:
     return says, facts, uncovered
 
 
-def _limit(answer: str) -> str:
+def _limit(document: Document) -> str:
     """What the difference is held against."""
-    return f"more than {number(DISAGREE)} disagrees" if answer == "disagree" else f"up to {number(AGREE)} agrees"
+    agree = agreeing(document["function"], document["precision"])
+    if document["answers"]["function"]["answer"] == "disagree":
+        return f"more than {number(max(DISAGREE, agree))} disagrees"
+    return f"up to {number(agree)} agrees"
 
 
 PLACES: Final = {

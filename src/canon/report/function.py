@@ -8,7 +8,7 @@ from typing import Any
 from canon.report import charts
 from canon.report.answers import owner_of
 from canon.report.words import number, percent
-from canon.verify.answering import AGREE, DISAGREE
+from canon.verify.answering import DISAGREE, agreeing
 
 Content = dict[str, Any]
 
@@ -20,13 +20,15 @@ def function_content(document: Mapping[str, Any]) -> Content:
     shown = [(f"the suspect, {item['source']} probes", item) for item in figures["comparisons"]]
     shown += [("the suspect after recovery, against the suspect", item) for item in figures["recovered"]]
     known = [(name, item["difference"]) for name, item in shown if item["difference"] is not None]
-    chart = charts.residuals(known, AGREE)
+    agree = agreeing(figures, document["precision"])
+    apart = max(DISAGREE, agree)
+    chart = charts.residuals(known, agree)
     label = "; ".join(f"{name}: {number(value)}" for name, value in known)
     return {
         "function_against": against,
         "function_chart": chart if known else None,
         "function_label": f"Largest difference of outputs, of their range: {label}.",
-        "function_limits": f"Up to {number(AGREE)} outputs agree; from more than {number(DISAGREE)} on they disagree.",
+        "function_limits": f"Up to {number(agree)} outputs agree; from more than {number(apart)} on they disagree.",
         "function_rows": [
             (name, item["probes"], "not compared" if item["difference"] is None else number(item["difference"]),
              "not compared" if item["same_decision"] is None else percent(item["same_decision"]), item["problem"] or "")

@@ -19,8 +19,18 @@ AGREE: Final = 1e-2
 AGREE_ROUNDINGS: Final = 16
 """Outputs of a model in a coarser type may differ by this many roundings."""
 
+MOVED: Final = 4
+"""Outputs may differ by this many times as much as one rounding of all weights moves them."""
+
+BLIND: Final = 0.5
+"""Where outputs may differ by more than this, probes show nothing; nothing beyond it agrees."""
+
 DISAGREE: Final = 0.1
 """Outputs disagree if one differs by more."""
+
+CLAIMS: Final = 1 << 30
+"""Claims that somebody may have had stamped before a suspect existed, to bring the one whose mark fits by luck. A mark
+that is to prove something alone, on a network that is not the owner's, must be rarer than that."""
 
 MOST_OF_IT: Final = 0.75
 """Share of the owner's layers and numbers, its head aside, that must be found before a network is called derived."""
@@ -57,16 +67,31 @@ def _function(figures: Document, precision: Document) -> Function:
         return Function("not decided", f"outputs were not compared: {why}", probes=probes)
     difference = max(item["difference"] for item in known)
     same = [item["same_decision"] for item in known if item["same_decision"] is not None]
-    limit = max(AGREE, AGREE_ROUNDINGS * precision["epsilon"])
+    rounding = _rounding(figures, precision)
     word: FunctionWord = "not decided"
-    if difference <= limit and len(known) == len(comparisons):
+    if difference <= agreeing(figures, precision) and len(known) == len(comparisons):
         word = "agree"
-    elif difference > max(DISAGREE, limit):
+    elif difference > max(DISAGREE, rounding):
         word = "disagree"
     says = {"agree": "agree with", "disagree": "differ from", "not decided": "come near to"}[word]
     total = sum(item["probes"] for item in known)
-    reason = f"outputs {says} those of {against} on {total} probes (largest difference {difference:.2g} of their range)"
+    much = f"largest difference {difference:.2g} of their range"
+    if rounding > AGREE:
+        much += f", where rounding to {precision['compared']} explains {rounding:.2g}"
+    reason = f"outputs {says} those of {against} on {total} probes ({much})"
     return Function(word, reason, difference, min(same) if same else None, probes)
+
+
+def agreeing(figures: Document, precision: Document) -> float:
+    """Up to which difference outputs agree: as far as the coarser type can tell, but for what probes cannot show."""
+    return min(max(AGREE, _rounding(figures, precision)), BLIND)
+
+
+def _rounding(figures: Document, precision: Document) -> float:
+    """What the rounding of weights explains of a difference of outputs."""
+    moved: float = figures.get("rounding") or 0.0
+    epsilon: float = precision["epsilon"]
+    return max(AGREE_ROUNDINGS * epsilon, MOVED * moved)
 
 
 def _network(document: Document, function: Function) -> Network:
@@ -107,7 +132,8 @@ def _found_network(document: Document, function: Function) -> Network:
         if found.answer == "equal" or containment is None:
             return found
     if containment is not None:
-        word, reason = _contained(containment, unusual_options(document["options"]))
+        limit = agreeing(document["function"], document["precision"])
+        word, reason = _contained(containment, unusual_options(document["options"]), limit)
         return Network(
             word,
             reason,
@@ -121,7 +147,7 @@ def _found_network(document: Document, function: Function) -> Network:
     return Network("not decided", str(why), missing=missing)
 
 
-def _contained(containment: Document, unusual: tuple[str, ...]) -> tuple[NetworkWord, str]:
+def _contained(containment: Document, unusual: tuple[str, ...], limit: float) -> tuple[NetworkWord, str]:
     """What was located, in the weaker word where tensors without channels, or the function, say less."""
     word, reason, tolerance = containment["answer"], containment["reason"], containment["tolerance"]
     fixed = {name: inf if residual is None else residual for name, residual in containment["fixed"].items()}
@@ -129,7 +155,7 @@ def _contained(containment: Document, unusual: tuple[str, ...]) -> tuple[Network
     differences = [item["difference"] for item in containment["function"]]
     if word == "contained" and beyond:
         word, reason = "derived", f"{reason}; but {len(beyond)} tensors without channels differ, first '{beyond[0]}'"
-    if word == "contained" and not all(d is not None and d <= AGREE for d in differences):
+    if word == "contained" and not all(d is not None and d <= limit for d in differences):
         word, reason = "derived", f"{reason}; but what was extracted does not compute what the owner's network does"
     if word == "contained" and unusual:
         word, reason = "derived", f"{reason}; asked for: {'; '.join(unusual)}"
@@ -192,8 +218,9 @@ def _mark(document: Document) -> MarkAnswer:
     if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
     limit = min(mark["alpha"], ALPHA)
-    # A claim to many keys had as many tries: the one that happens to read is no more than luck.
-    alone = bool(mark["carries_alone"]) and mark["p_value"] * _tries(document["priority"]) <= limit
+    # Who has many keys stamped in advance, in one claim or in many, brings the one that happens to read.
+    tries = CLAIMS * _tries(document["priority"])
+    alone = bool(mark["carries_alone"]) and mark["p_value"] * tries <= limit
     if mark["p_value"] <= limit:
         return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
     most = max(controls["matched"])

@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from canon.errors import VerificationError
 from canon.graph import probes
 from canon.graph.inputs import map_tensors
-from canon.graph.widening import cast, is_large, runner
+from canon.graph.tensors import tensor_names
+from canon.graph.widening import cast, is_large, layer_by_layer, runner
+from canon.rewrite import replace_tensors
 
 PROBES: Final = 16
 FEW_PROBES: Final = 4
@@ -121,6 +123,27 @@ def compare_outputs(ours: Tensor, theirs: Tensor, source: str) -> Comparison:
     difference = float((ours - theirs).abs().max()) / spread
     same = float((ours.argmax(1) == theirs.argmax(1)).double().mean()) if ours.shape[1] > 1 else None
     return Comparison(source, count, difference, same)
+
+
+def moved_by_rounding(model: nn.Module, calls: Sequence[Inputs], epsilon: float) -> float | None:
+    """How far outputs move when every weight is moved by up to half a rounding; None where that cannot be computed.
+
+    Where outputs hardly change from probe to probe, the rounding of a copy in a coarser type alone moves them as far as
+    another network would.
+    """
+    generator, wide = torch.Generator().manual_seed(0), runner(model)
+    if layer_by_layer(wide):  # too large for a copy
+        return None
+    shaken = {
+        name: tensor.detach() * (1 + epsilon * (torch.rand(tensor.shape, generator=generator) - 0.5).to(tensor))
+        for name, tensor in tensor_names(wide)[0].items()
+        if tensor.is_floating_point()
+    }
+    try:
+        before, after = outputs_of(wide, calls), outputs_of(replace_tensors(wide, shaken), calls)
+    except VerificationError:
+        return None
+    return compare_outputs(after, before, "random").difference
 
 
 def fingerprint(outputs: Tensor) -> Tensor:

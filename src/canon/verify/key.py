@@ -117,11 +117,11 @@ class LayoutKey(Shown):
             return None
         return tolerated_noise(self.portrait)
 
-    def compare_fixed(self, model: nn.Module, example: Any) -> tuple[dict[str, float], Coverage]:
+    def compare_fixed(self, traced: Traced) -> tuple[dict[str, float], Coverage]:
         """Residuals of the tensors whose entries have no freedom, and what the comparison covers."""
         if self.registered is None:
             return {}, Coverage(1, (Uncompared("all but channels", 1, "the key was made by an older version"),))
-        return self.registered.compare_fixed(model, example)
+        return self.registered.compare_fixed(traced)
 
     def compare_function(self, suspect: nn.Module) -> tuple[Comparison, ...]:
         """How far a suspect's outputs agree with those of the registered model."""
@@ -212,6 +212,13 @@ def register(
     whole = survey(traced, seed=seed)
     if numbers is not None and not 1 <= numbers <= 1024:
         raise VerificationError(f"a key holds 1 to 1024 numbers per channel, got {numbers}")
+    idle = next((step.space for step in whole.steps if not bool(step.features.any())), None)
+    if idle is not None:
+        raise VerificationError(
+            "nothing can be registered of a channel space in which no channel does anything",
+            where=traced.graph.spaces[idle].name,
+            hint="Prune it, or verify with the model itself as the reference",
+        )
     digest = model_digest(model)
     tensors, _ = tensor_names(model)
     size = sum(t.numel() * t.element_size() for t in tensors.values())

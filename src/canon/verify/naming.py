@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from canon.graph import ChannelGraph, Stage, trace
+from canon.graph.inputs import fitting
 from canon.graph.tensors import tensor_names
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
@@ -56,7 +57,7 @@ def named_alike(
     if any(len(mine) != len(yours) for (_, mine), (_, yours) in pairs):
         return model
     names = dict(zip(ours, expected.shapes, strict=True))
-    theirs = None if reference is None else trace(reference, example)
+    theirs = None if reference is None else trace(reference, fitting(example, reference))
     if reference is not None and theirs is not None:
         norms = norms_behind_layers(reference, theirs)
     mine = norms_behind_layers(model, graph)

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from canon._mapped import is_mapped
+from canon.graph.mapped import is_mapped
 from canon.verify.layout import Layout, Step, coordinates
 from canon.verify.shuffled import shuffled_cosine
 from canon.verify.side import Part, Side

@@ -9,12 +9,15 @@ from typing import Final
 import torch
 from torch import nn
 
-from canon._mapped import is_mapped
+from canon.graph.mapped import is_mapped
 from canon.graph.tensors import tensor_names
 from canon.graph.widening import is_large
 
 ROUNDINGS: Final = 4
 """Residuals of this many roundings are no difference: weights were rounded once, and sums of them more than once."""
+
+SINGLE: Final = torch.finfo(torch.float32).eps
+"""Models of this precision are exact as far as comparisons go."""
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,9 @@ class Registered:
             return Registered(seed, used, fixed)
         return Registered(seed, used, fixed, inputs, outputs if bool(torch.isfinite(outputs).all()) else None)
 
-    def compare_fixed(self, model: nn.Module, example: Any) -> tuple[dict[str, float], Coverage]:
+    def compare_fixed(self, traced: Traced) -> tuple[dict[str, float], Coverage]:
         """By tensor: its residual in a model in the owner's layout; and what all of that covers."""
-        ours = fixed_tensors(Traced.of(model, example))
+        ours = fixed_tensors(traced)
         same = {name: t for name, t in ours.items() if name in self.fixed and tuple(t.shape) == self.fixed[name][0]}
         found: dict[str, float] = {}
         if same.keys() == self.fixed.keys():

@@ -132,7 +132,8 @@ class Side:
         silent = any((norm(sketch.vectors) <= ZERO * sketch.mass).any() for sketch in sketches.values())
         if not silent and not any(b.affine is not None and (b.affine.factor == 0).any() for b in program):
             return {}
-        values = constant_values(space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan"))
+        found = constant_values(space, self.graph, self.tensors, sketches, ZERO, program=program, absent=float("nan"))
+        values = found.values
         # What a layer without a bias is given counts as no offset: zero is all that may be left out.
         bare = {consumer.point for consumer in space.consumers if self.graph.maps[consumer.map].bias is None}
         return {

@@ -11,8 +11,8 @@ import copy
 import secrets
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import ClassVar, final
 
 import torch
@@ -59,6 +59,13 @@ class Target:
         """A few training images, as the model sees them."""
         device = next(self.model.parameters()).device
         return self.dataset.images_at(self.dataset.train_images[:count], device)
+
+
+Learn = Callable[[nn.Module, Embedding], None]
+"""Train a model in place, in a few epochs of the user's schedule."""
+
+SHORT = 4
+"""A preliminary run has as many epochs as the user's, divided by this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +117,10 @@ class Scheme(ABC):
     def prepare(self, target: Target) -> Embedding:
         """Draw the secrets, set starting weights, and return the part in training."""
 
+    def begin(self, target: Target, learn: Learn) -> None:
+        """Change the starting weights by training, before `prepare`; by default nothing."""
+        return None
+
     @abstractmethod
     def read(self, reader: Reader, key: Key) -> Reading:
         """Read every carrier by way of `reader`, which copes with other shapes."""
@@ -142,7 +153,9 @@ class Scheme(ABC):
         """
         started = time.perf_counter()
         options = options or TrainOptions()
-        target, embedding = self._prepared(model, dataset, message, seed, layers, secret)
+        target = self._target(model, dataset, message, seed, layers, secret)
+        self.begin(target, _short_runs(dataset, options, seed))
+        embedding = self.prepare(target)
         home = next(model.parameters()).device
 
         def inspect(trained: nn.Module) -> MarkState:
@@ -181,7 +194,8 @@ class Scheme(ABC):
         secret: bytes | None = None,
     ) -> Key:
         """A key as `embed` would start with, without training: somebody else's key, or one derived again."""
-        return self._key(*self._prepared(model, dataset, message, seed, layers, secret))
+        target = self._target(model, dataset, message, seed, layers, secret)
+        return self._key(target, self.prepare(target))
 
     @final
     def extract(self, model: nn.Module, key: Key, example: Tensor | None = None) -> Extraction:
@@ -238,7 +252,7 @@ class Scheme(ABC):
         """The native similarity alone."""
         return self.extract(model, key).similarity
 
-    def _prepared(
+    def _target(
         self,
         model: nn.Module,
         dataset: Dataset,
@@ -246,8 +260,8 @@ class Scheme(ABC):
         seed: int,
         layers: Iterable[str] | None,
         secret: bytes | None = None,
-    ) -> tuple[Target, Embedding]:
-        """Check everything a user can get wrong, then let the scheme prepare a copy."""
+    ) -> Target:
+        """Check everything a user can get wrong."""
         copied = copy.deepcopy(model).cpu().eval()
         images = dataset.images_at(dataset.train_images[:_EXAMPLES], "cpu")
         chosen = self.default_layers(copied, images) if layers is None else tuple(layers)
@@ -264,8 +278,7 @@ class Scheme(ABC):
                 hint="Shorten the message or name more or larger layers.",
             )
         generator = torch.Generator().manual_seed(seed)
-        target = Target(copied, dataset, chosen, message, generator, self._derived(copied, chosen, secret))
-        return target, self.prepare(target)
+        return Target(copied, dataset, chosen, message, generator, self._derived(copied, chosen, secret))
 
     def _derived(self, model: nn.Module, layers: tuple[str, ...], secret: bytes | None) -> Derived | None:
         if secret is None:
@@ -283,3 +296,20 @@ class Scheme(ABC):
             settings=embedding.key_settings(),
             tensors={name: value.detach().cpu().clone() for name, value in embedding.key_tensors().items()},
         )
+
+
+def _short_runs(dataset: Dataset, options: TrainOptions, seed: int) -> Learn:
+    epochs = max(1, options.epochs // SHORT)
+    short = replace(options, epochs=epochs, cooldown=min(epochs, options.cooldown), checkpoint=None)
+
+    def learn(model: nn.Module, embedding: Embedding) -> None:
+        train(
+            model,
+            dataset.to(options.device),
+            embedding,
+            short,
+            inspect=lambda _model: MarkState(similarity=1.0, settled=True),
+            seed=seed,
+        )
+
+    return learn

@@ -3,16 +3,20 @@
 Chen, Chen, Zhang, Wang: *You are caught stealing my winning lottery ticket! Making a lottery ticket
 claim its ownership*, NeurIPS 2021; its second scheme.
 
-A ticket is a mask over the weights. `M[o, i] = 1` if any cell of the kernel from input `i` to output
-`o` is kept. The message becomes a QR code (version 3, 29×29, error correction H, no border), which
-is written into `M` at the layer and offset where `M` agrees best already: where the code has 1 and
-`M` has 0, one random cell of the kernel is kept; where it has 0 and `M` has 1, the kernel is
-dropped. Finder, alignment and timing patterns keep the ticket's own mask. Then the masked network is
-trained. To read, crop `M` at the stored offset, draw the fixed patterns, decode. On a bare model `M`
-is `W ≠ 0`.
+A ticket is a mask over the weights, found by iterative magnitude pruning: in every round the
+network is trained for a while, the smallest of the weights that are left are dropped from every
+layer, and the others go back to where they began (Frankle, Carbin: *The lottery ticket hypothesis*,
+ICLR 2019). `M[o, i] = 1` if any cell of the kernel from input `i` to output `o` is kept. The
+message becomes a QR code (version 3, 29×29, error correction H, no border), which is written into
+`M` at the layer and offset where `M` agrees best already: where the code has 1 and `M` has 0, one
+random cell of the kernel is kept; where it has 0 and `M` has 1, the kernel is dropped. Finder,
+alignment and timing patterns keep the ticket's own mask. Then the masked network is trained. To
+read, crop `M` at the stored offset, draw the fixed patterns, decode. On a bare model `M` is `W ≠
+0`.
 
-Deviations: the ticket is the larger half of every layer's starting weights (one shot, no rounds of
-training and pruning; a trained model given as the start makes a trained ticket). The similarity
+Deviations: three rounds to half of every layer, each with a quarter of the epochs, where the paper
+runs many whole trainings. A key that is drawn without training takes the larger half of the weights
+as they are. The similarity
 `mean(M == code)` is taken over the modules that carry the code, not over the fixed patterns, which
 agree by definition and would lift chance level to 0.66. A weight counts as zero below a millionth of
 its layer's largest, so that float dust left by a rewrite does not read as a kept cell.
@@ -25,6 +29,7 @@ Exact output and input order matter; scale does not.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import ClassVar
@@ -38,7 +43,7 @@ from canon.errors import WatermarkError
 from canon.watermarks import qr
 from canon.watermarks.controls import Kind
 from canon.watermarks.embedding import Embedding
-from canon.watermarks.interface import Scheme, Target
+from canon.watermarks.interface import Learn, Scheme, Target
 from canon.watermarks.key import Key, Setting
 from canon.watermarks.layers import layer_weight, weighted_layers
 from canon.watermarks.message import Message
@@ -46,6 +51,9 @@ from canon.watermarks.reading import Reader, Reading
 from canon.watermarks.schema import integer, refused, require_settings, require_tensors
 
 SPARSITY = 0.5
+ROUNDS = 3
+"""How often the network is trained and pruned to find the ticket."""
+
 DUST = 1e-6
 
 
@@ -59,19 +67,36 @@ def has_room(weight: Tensor) -> bool:
     return weight.shape[0] >= qr.SIZE and weight.shape[1] >= qr.SIZE
 
 
-class Ticket(Embedding):
-    """Keeps the masked weights at zero; leaves the code's place in the key."""
+class Masked(Embedding):
+    """Keeps the masked weights at zero."""
+
+    def __init__(self, layers: tuple[str, ...]) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def keep(self, masks: dict[str, Tensor]) -> None:
+        """What may stay."""
+        for position, layer in enumerate(self.layers):
+            self.register_buffer(f"mask{position}", masks[layer], persistent=False)
+
+    @torch.no_grad()
+    def after_step(self, model: nn.Module) -> None:
+        """Set the dropped weights to zero again."""
+        for position, layer in enumerate(self.layers):
+            layer_weight(model, layer).mul_(self.get_buffer(f"mask{position}"))
+
+
+class Ticket(Masked):
+    """A mask that says the code; leaves the code's place in the key."""
 
     def __init__(self, target: Target) -> None:
-        super().__init__()
-        self.layers = target.layers
+        super().__init__(target.layers)
         code = torch.from_numpy(qr.encode(target.message.data))
-        masks = {layer: magnitude_mask(layer_weight(target.model, layer)) for layer in target.layers}
+        masks = {layer: magnitude_mask(layer_weight(target.model, layer), SPARSITY) for layer in target.layers}
         drawn = target.derived is not None
         self.layer, self.row, self.column = drawn_place(masks, target) if drawn else best_place(masks, code)
         self._write(masks[self.layer], code, target.generator)
-        for position, layer in enumerate(target.layers):
-            self.register_buffer(f"mask{position}", masks[layer], persistent=False)
+        self.keep(masks)
         self.after_step(target.model)
 
     def _write(self, mask: Tensor, code: Tensor, generator: torch.Generator) -> None:
@@ -85,20 +110,14 @@ class Ticket(Embedding):
                 chosen = int(torch.randint(kernel.numel(), (1,), generator=generator))
                 kernel.view(-1)[chosen] = True
 
-    def after_step(self, model: nn.Module) -> None:
-        """Set the dropped weights to zero again."""
-        with torch.no_grad():
-            for position, layer in enumerate(self.layers):
-                layer_weight(model, layer).mul_(self.get_buffer(f"mask{position}"))
-
     def key_settings(self) -> dict[str, Setting]:
         """Where the code lies."""
         return {"layer": self.layer, "row": self.row, "column": self.column}
 
 
-def magnitude_mask(weight: Tensor) -> Tensor:
-    """True for the larger half of the weights."""
-    dropped = int(weight.numel() * SPARSITY)
+def magnitude_mask(weight: Tensor, sparsity: float) -> Tensor:
+    """False for this share of the weights, the smallest ones."""
+    dropped = int(weight.numel() * sparsity)
     mask = torch.ones(weight.numel(), dtype=torch.bool)
     mask[weight.detach().abs().flatten().argsort()[:dropped]] = False
     return mask.view(weight.shape)
@@ -166,6 +185,20 @@ class Lottery(Scheme):
         """What a QR code of this size holds, if one of the layers has room for it."""
         room = any(has_room(layer_weight(model, layer)) for layer in layers)
         return 8 * qr.CAPACITY if room else 0
+
+    def begin(self, target: Target, learn: Learn) -> None:
+        """Find the ticket: the model is left with its starting weights where they are kept, and zeros elsewhere."""
+        ticket = Masked(target.layers)
+        ticket.keep(
+            {layer: torch.ones_like(layer_weight(target.model, layer), dtype=torch.bool) for layer in target.layers}
+        )
+        for number in range(1, ROUNDS + 1):
+            trained = copy.deepcopy(target.model)
+            learn(trained, ticket)
+            sparsity = 1 - (1 - SPARSITY) ** (number / ROUNDS)
+            weights = {layer: layer_weight(trained, layer).detach().cpu() for layer in target.layers}
+            ticket.cpu().keep({layer: magnitude_mask(weight, sparsity) for layer, weight in weights.items()})
+        ticket.after_step(target.model)
 
     def prepare(self, target: Target) -> Embedding:
         """Prune, and write the code into the mask."""

@@ -11,10 +11,7 @@ outside of the shipped model.
 Defaults: a passport on every convolution that feeds a norm. The private path runs through the whole
 network, so every Conv and Linear layer counts as watermark-bearing. 128 bits, repeated over the
 channels; passports uniform in [−1, 1] with 4×4 cells; `α = 1`, ten times deepipr's, since a depthwise
-kernel or a stem has few weights to turn a sign with and the MLP lets the task resist. In the
-first layers of a deep network Adam may hardly move a scale at all (on inception_v3 a thirtieth of its
-usual pace; it remembers large early gradients, as it seems), so scales on the wrong side are also
-moved by plain steps of `0.001` per weight, down the sign loss.
+kernel or a stem has few weights to turn a sign with and the MLP lets the task resist.
 
 Input order and scale matter, and output order.
 """
@@ -34,11 +31,6 @@ from canon.watermarks.layers import layer_weight, normalised_convolutions, weigh
 from canon.watermarks.passports import PassportBranch, PassportScheme
 
 REDUCTION = 4
-STEP = 1e-3
-"""What a weight moves by after a step of the optimiser, where its scale is on the wrong side or close to it."""
-
-CLOSE = 0.05
-"""Half the margin that the sign loss asks for."""
 
 
 class TransformedBranch(PassportBranch):
@@ -49,16 +41,6 @@ class TransformedBranch(PassportBranch):
     def __init__(self, target: Target) -> None:
         super().__init__(target)
         self.transforms = nn.ModuleList([bottleneck(width, target.generator) for width in self.widths])
-
-    @torch.no_grad()
-    def after_step(self, model: nn.Module) -> None:
-        """Move scales that are on the wrong side, whatever the optimiser remembers of their weights."""
-        for position, (layer, signs) in enumerate(
-            zip(self.norms, self.get_buffer("signs").split(self.widths), strict=True)
-        ):
-            weight, passport = layer_weight(model, layer), self.get_buffer(f"scale{position}")
-            wrong = (weight.flatten(1) @ passport) * signs < CLOSE
-            weight += torch.outer(STEP * signs * wrong, passport.sign()).view(weight.shape)
 
     def transform(self, position: int, value: Tensor) -> Tensor:
         """`c → c/4 → LeakyReLU → c`."""

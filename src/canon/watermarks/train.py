@@ -54,6 +54,9 @@ class TrainOptions:
     """How images are varied as they are drawn."""
     label_smoothing: float = 0.0
     """Share of the target that is spread over all classes."""
+    clipping: float | None = None
+    """Longest gradient: a longer one is shortened to it. A mark's loss can begin with steep slopes, which AdamW would
+    remember for a thousand steps."""
     mark_strength: float = 1.0
     """Factor on all that a scheme adds to the loss. A step of SGD is as long as the gradient, so strengths that were
     published for a rate of 0.01 to 0.1 want a factor below one at a higher rate; AdamW's steps do not depend on it."""
@@ -73,6 +76,8 @@ class TrainOptions:
             raise WatermarkError(f"no optimiser '{self.optimizer}'", hint="Use adamw or sgd.")
         if self.schedule not in ("until-done", "one-cycle"):
             raise WatermarkError(f"no schedule '{self.schedule}'", hint="Use until-done or one-cycle.")
+        if self.clipping is not None and not 0 < self.clipping < math.inf:
+            raise WatermarkError(f"the longest gradient must be a positive number, got {self.clipping}")
         if not 0 < self.mark_strength < math.inf:
             raise WatermarkError(f"the strength of the mark must be a positive number, got {self.mark_strength}")
         if not 0 <= self.label_smoothing < 1:
@@ -218,6 +223,8 @@ def _epoch(
         loss, logits = embedding.loss(model, images, labels)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
+        if options.clipping is not None:
+            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], options.clipping)
         optimizer.step()
         embedding.after_step(model)
         # Summed on the device: reading a number every step would make a GPU wait.

@@ -30,9 +30,7 @@ _definitions: list[torch.library.Library] = []
 def import_torchvision() -> ModuleType:
     """Import torchvision, defining its detection operators first when its own library cannot."""
     try:
-        return importlib.import_module("torchvision")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "torchvision", "zoo") from error
+        return _imported("torchvision", "zoo")
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
@@ -44,32 +42,32 @@ def import_torchvision() -> ModuleType:
 def import_timm() -> ModuleType:
     """Import timm, which imports torchvision itself."""
     import_torchvision()
-    try:
-        return importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "timm", "zoo") from error
+    return _imported("timm", "zoo")
 
 
 def import_transformers() -> Any:
     """Import transformers, whose image models import torchvision where it is installed."""
     with suppress(MissingExtraError):
         import_torchvision()
-    try:
-        package: Any = importlib.import_module("transformers")
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "transformers", "transformers") from error
-    package.logging.set_verbosity_error()
-    return package
+    return _errors_only(_imported("transformers", "transformers"))
 
 
 def import_diffusers() -> Any:
     """Import diffusers."""
     with suppress(MissingExtraError):
         import_transformers()
+    return _errors_only(_imported("diffusers", "transformers"))
+
+
+def _imported(package: str, extra: str) -> ModuleType:
     try:
-        package: Any = importlib.import_module("diffusers")
+        return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or "diffusers", "transformers") from error
+        raise MissingExtraError(error.name or package, extra) from error
+
+
+def _errors_only(package: Any) -> Any:
+    """The package, which from now on logs errors alone."""
     package.logging.set_verbosity_error()
     return package
 

@@ -6,11 +6,11 @@ import json
 import re
 from pathlib import Path
 
-from canon.bench.onnx_files import table
-from canon.bench.onnx_proof import FORMS
 from canon.io.onnx.operators import operator_names
 from canon.io.onnx.parse import NEWEST, OLDEST
 from canon.zoo import PAPER_MODELS
+from canon_benchmarks.onnx_files import table
+from canon_benchmarks.onnx_proof import FORMS
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -10,8 +10,8 @@ import torch
 
 import canon
 from canon import zoo
-from canon.bench.onnx_proof import FORMS, ProofCase, anonymize, measure
 from canon.verify.verdict import Matches, Refuted
+from canon_benchmarks.onnx_proof import FORMS, ProofCase, anonymize, measure
 from tests.verify.small import example, tiny
 
 

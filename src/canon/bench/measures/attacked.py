@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from canon import api
-from canon.attacks import AttackOptions, attack_with
-from canon.bench.cases import Attacked, Camouflaged, Methods
+from canon.attacks import attack_with
+from canon.bench.cases import Attacked
 from canon.bench.lab import Owner
 from canon.bench.measures.sheet import Sheet, short
-from canon.bench.subjects import count
 from canon.errors import AttackError, VerificationError
-from canon.graph import ChannelGraph, trace
+from canon.graph import trace
 from canon.graph.tensors import tensor_names
 from canon.verify import Alignment, Architecture, Certificate, Layout, LayoutKey, align, compare
 
 TOLERANCE = 1e-3
 """Largest residual that Tier 1 allows: the strictest of the paper's."""
+
+
+def count(model: nn.Module) -> int:
+    """Parameters in a model."""
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 class Refused(Exception):
@@ -31,32 +34,12 @@ def attacked_model(case: Attacked, owner: Owner, sheet: Sheet) -> nn.Module:
     sheet.note(model=owner.trained.figures["model"][:16], parameters_clean=count(owner.model))
     sheet.begin()
     try:
-        result = attack_with(owner.model, owner.example, _options(case, owner))
+        result = attack_with(owner.model, owner.example, case.attack_options(owner.model, owner.example))
     except AttackError as error:
         raise Refused(error.message) from error
     sheet.lap("attack")
     sheet.note(parameters_attacked=count(result.model))
     return result.model
-
-
-def _options(case: Attacked, owner: Owner) -> AttackOptions:
-    common = AttackOptions(ops=(case.attack,), ratio=case.ratio, seed=case.attack_seed)
-    if isinstance(case, Camouflaged):
-        return replace(common, permute=case.camouflage, scale=case.camouflage)
-    if isinstance(case, Methods) and case.style == "paper":
-        anchor = drawn_anchor(trace(owner.model, owner.example), case.attack_seed)
-        return replace(common, chain=False, zero_form="in", scale=anchor is not None, anchor=anchor)
-    return common
-
-
-def drawn_anchor(graph: ChannelGraph, seed: int) -> str | None:
-    """The one place that is scaled: any that lets a scale pass; None where there is none."""
-    places = [
-        space.name
-        for space in graph.free
-        if space.producers and any(tap not in graph.fixed_taps for tap in graph.space_taps(space))
-    ]
-    return random.Random(seed).choice(places) if places else None
 
 
 def widths_differ(model: nn.Module, layout: Layout, example: Tensor) -> str | None:

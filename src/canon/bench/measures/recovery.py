@@ -1,19 +1,27 @@
-"""The whole way: attack, recover, align, certify, and read the mark at every step."""
+"""The whole way: attack, recover, align, certify, and read the mark at every step.
+
+A case has four claimants, with one recovery between them: each is judged on the model as it was recovered.
+"""
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Final
+
+from torch import Tensor, nn
 
 from canon import watermarks
-from canon.api import recover
+from canon.api import Judgement, JudgeOptions, judge, recover
 from canon.bench.cases import Recovery
 from canon.bench.lab import Owner, Setup, owner, stranger
-from canon.bench.measures.attacked import attacked_model, certified, note_certificate, widths_differ
-from canon.bench.measures.claims import STRONG, Hearing, similarity, told
+from canon.bench.measures.attacked import attacked_model, certified, count, note_certificate, widths_differ
 from canon.bench.measures.sheet import Sheet, short
-from canon.bench.subjects import count
 from canon.graph import trace
+from canon.verify import LayoutKey
 from canon.verify.mark import Tier2
+from canon.watermarks import Extraction, Key
+
+STRONG: Final = ("proved", "matches")
+"""The verdicts that believe a claimant."""
 
 
 def measure_recovery(case: Recovery, setup: Setup, sheet: Sheet) -> None:
@@ -65,7 +73,7 @@ def _by_reference(sheet: Sheet, hearing: Hearing, mine: Owner, tier2: Tier2) -> 
         matched=judged.mark.matched,
         total=judged.mark.total,
         p_value=short(judged.mark.p_value),
-        verdict=told(judged),
+        verdict=in_words(judged),
     )
 
 
@@ -78,18 +86,18 @@ def _by_layout_key(sheet: Sheet, hearing: Hearing, mine: Owner) -> None:
     )
     sheet.lap("certify_by_key")
     note_certificate(sheet, "key", found)
-    sheet.note(key_similarity=similarity(judged), key_verdict=told(judged), key_bytes=mine.layout_key_bytes)
+    sheet.note(key_similarity=similarity(judged), key_verdict=in_words(judged), key_bytes=mine.layout_key_bytes)
 
 
 def _by_others(sheet: Sheet, hearing: Hearing, case: Recovery, setup: Setup, mine: Owner) -> None:
     """Nobody else may be believed: neither another key with our model, nor another model with another key."""
     judged = hearing.hear(mine.wrong_key, mine.model)
-    sheet.note(wrong_key_similarity=similarity(judged), wrong_key_verdict=told(judged))
+    sheet.note(wrong_key_similarity=similarity(judged), wrong_key_verdict=in_words(judged))
     judged = hearing.hear(mine.wrong_key, stranger(setup, case.stranger)[0])
     certificate = judged.compared.certificate
     sheet.note(
         wrong_owner_similarity=similarity(judged),
-        wrong_owner_verdict=told(judged),
+        wrong_owner_verdict=in_words(judged),
         wrong_owner_match_frac=None if certificate is None else round(certificate.match_frac, 6),
         wrong_owner_distinct=None if judged.alignment is None else round(judged.alignment.distinct, 4),
     )
@@ -119,3 +127,37 @@ def _good(sheet: Sheet) -> bool:
         and str(found["key_verdict"]).startswith(STRONG)
         and not any(str(found[name]).startswith(STRONG) for name in ("wrong_key_verdict", "wrong_owner_verdict"))
     )
+
+
+class Hearing:
+    """Claims to one recovered model."""
+
+    def __init__(self, recovered: nn.Module, example: Tensor) -> None:
+        self.recovered, self.example = recovered, example
+
+    def read(self, key: Key) -> Extraction:
+        """What a key reads from the model as it was recovered, in whatever order its channels are."""
+        return watermarks.get(key.scheme).extract(self.recovered, key, self.example)
+
+    def hear(self, key: Key, anchor: nn.Module | LayoutKey) -> Judgement:
+        """Somebody who says that the model is theirs, with a watermark key and a reference or layout key."""
+        reference, layout_key = (None, anchor) if isinstance(anchor, LayoutKey) else (anchor, None)
+        return judge(
+            self.recovered,
+            self.example,
+            reference=reference,
+            layout_key=layout_key,
+            watermark_key=key,
+            options=JudgeOptions(recover=False),
+        )
+
+
+def in_words(found: Judgement) -> str:
+    """A verdict in few words: `matches, equal`, `refuted`, `inconclusive`."""
+    kind = found.verdict.kind
+    return f"{kind}, {found.answers.network.answer}" if kind in STRONG else kind
+
+
+def similarity(found: Judgement) -> float:
+    """What the key read where it counts; 0 where it was refused."""
+    return 0.0 if found.mark is None else found.mark.similarity

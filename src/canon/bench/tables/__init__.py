@@ -1,46 +1,24 @@
-"""Pages of results: from committed records to Markdown, HTML and figures. Nothing is measured here."""
+"""Pages of results: from records to Markdown, HTML and figures. Nothing is measured here."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from canon._files import write_text
+from canon.bench.extensions import SUFFIX, named, part_of
 from canon.bench.records import Record, Store, suites_in
-from canon.bench.suite import SUFFIX, Suite, load_suite, suite_names
-from canon.bench.tables.baselines import baseline_blocks
-from canon.bench.tables.changed import changed_blocks
-from canon.bench.tables.clean import clean_blocks
+from canon.bench.suite import Suite, load_suite, suite_names
 from canon.bench.tables.common import distinct, machines, outcomes
-from canon.bench.tables.document import Block, Figure, Heading, Page, Paragraph, markdown, to_html
-from canon.bench.tables.found import found_page
-from canon.bench.tables.judging import judged, widths_remark
-from canon.bench.tables.landing import TITLE, landing_page
-from canon.bench.tables.methods import methods_blocks
-from canon.bench.tables.recovery import recovery_blocks
-from canon.bench.tables.runtime import runtime_blocks
-from canon.bench.tables.tolerance import tolerance_blocks
-from canon.bench.tables.training import training_blocks
+from canon.bench.tables.document import Block, Figure, Heading, Page, Paragraph, markdown
+from canon.bench.tables.index import TITLE, first_pages
+from canon.bench.tables.training import judged
 from canon.errors import BenchError
-
-BLOCKS: Final[dict[str, Callable[[str, Sequence[Record]], Iterator[Block]]]] = {
-    "training": training_blocks,
-    "recovery": recovery_blocks,
-    "methods": methods_blocks,
-    "clean": clean_blocks,
-    "changed": changed_blocks,
-    "tolerance": tolerance_blocks,
-    "runtime": runtime_blocks,
-    "baseline": baseline_blocks,
-}
-"""By kind of case."""
 
 
 def suite_page(suite: Suite, records: Sequence[Record]) -> Page:
     """The page of one suite."""
-    remark = widths_remark(records)
-    blocks: list[Block] = [Paragraph(remark)] if remark else []
+    blocks: list[Block] = [Paragraph(text) for remark in named("remark") if (text := remark(records)) is not None]
     blocks += [
         Paragraph(suite.about.replace("\n", " ")),
         Paragraph(
@@ -55,7 +33,7 @@ def suite_page(suite: Suite, records: Sequence[Record]) -> Page:
         part = [record for record in records if record.case.kind == kind]
         if len(kinds) > 1:
             blocks.append(Heading(f"Cases of kind “{kind}”"))
-        blocks.extend(BLOCKS[kind](suite.name, part))
+        blocks.extend(part_of(kind, "blocks")(suite.name, part))
     return Page(suite.name, suite.title, tuple(blocks))
 
 
@@ -78,14 +56,13 @@ def read_pages(folder: Path, suites: Sequence[str] = ()) -> list[Page]:
             )
         else:
             missing.append(suite)
-    pages = [landing_page(shown, missing, folder.parent)]
-    found = None if suites else found_page({name: records for name, (_, records) in shown.items()}, folder.parent)
-    pages += [found] if found else []
+    first = (first_pages, *named("pages"))[-1]
+    pages: list[Page] = first(shown, None if suites else missing, folder.parent)
     return pages + [suite_page(suite, records) for suite, records in shown.values()]
 
 
 def _suite(name: str, folder: Path) -> Suite:
-    """A suite by its name or file; one that there are only records of is told from them."""
+    """A suite by its name or file; one of which there are records alone is made from them."""
     if name.endswith(SUFFIX) or name in suite_names() or name not in suites_in(folder):
         return load_suite(name)
     cases = tuple(record.case for record in Store.open(folder, name).records.values())
@@ -105,7 +82,7 @@ def _records(suite: Suite, folder: Path) -> list[Record]:
 
 
 def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Path]:
-    """Write all pages, figures and the one HTML file; returns what was written."""
+    """Write all pages and figures, and all in one HTML file where an extension makes one; returns what was written."""
     pages = read_pages(records, suites)
     (out / "figures").mkdir(parents=True, exist_ok=True)
     texts = {out / f"{page.name}.md": markdown(page) for page in pages}
@@ -115,7 +92,8 @@ def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Pa
         for block in page.blocks
         if isinstance(block, Figure)
     }
-    texts[out / "results.html"] = to_html(pages, TITLE)
+    for in_one in named("html"):
+        texts[out / "results.html"] = in_one(pages, TITLE)
     for path, text in texts.items():
         write_text(path, text, force=True)
     return list(texts)

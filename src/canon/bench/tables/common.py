@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from canon.bench.cases import CLEAN, Attacked
 from canon.bench.records import Record
 from canon.bench.tables.document import Items, Paragraph
-from canon.bench.tables.judging import CANONICAL, canonical_only
 
 ATTACKS: Final = {
     "nso_zero": "zero",
@@ -19,6 +18,9 @@ ATTACKS: Final = {
     "mix-opseq-per-merge-group": "mix-opseq (per merge group)",
 }
 """The paper's order and its names for the heads of columns."""
+
+CANONICAL: Final = "°"
+"""Ends a cell whose certificate holds on canonical forms only."""
 
 UNMEASURED: Final = "·"
 """A cell without a record."""
@@ -51,12 +53,6 @@ def attack_name(attack: str) -> str:
     return ATTACKS.get(attack, attack)
 
 
-def published_cells(attacks: Sequence[str], cell: Callable[[int], str]) -> list[str]:
-    """A published row's cell for each attack, by its place in the paper; nothing for an attack that it has not."""
-    places = list(ATTACKS)
-    return [cell(places.index(attack)) if attack in ATTACKS else "" for attack in attacks]
-
-
 def one(records: Sequence[Record], **wanted: object) -> Record | None:
     """The record whose case has these values, if there is one."""
     found = by(records, **wanted)
@@ -71,11 +67,7 @@ def unmeasured(record: Record | None) -> str | None:
 
 
 def all_of(records: Sequence[Record], metric: str, wanted: object) -> str:
-    """How many records have this value of a metric, of how many.
-
-    >>> all_of([], "tier1_passed", True)
-    '0/0'
-    """
+    """How many records have this value of a metric, of how many."""
     found = values_of(records, metric)
     return f"{sum(value == wanted for value in found)}/{len(found)}"
 
@@ -84,6 +76,19 @@ def worst(records: Sequence[Record], metric: str) -> str:
     """The largest value of a metric."""
     found = values_of(records, metric)
     return f"{max(found):.2g}" if found else UNMEASURED
+
+
+def canonical_only(record: Record) -> bool:
+    """Whether Tier 1 passes on canonical forms alone, not on the models themselves."""
+    return record.metrics.get("tier1_canonical") is True and record.metrics.get("tier1_passed") is True
+
+
+def passes(records: Sequence[Record]) -> str:
+    """How many pass Tier 1 on the models themselves, of how many; what passes on canonical forms alone stands apart."""
+    measured = [record for record in records if record.metrics.get("tier1_passed") is not None]
+    apart = sum(map(canonical_only, measured))
+    right = sum(record.metrics["tier1_passed"] is True for record in measured) - apart
+    return f"{right}/{len(measured)}" + (f" +{apart}{CANONICAL}" if apart else "")
 
 
 def outcomes(records: Sequence[Record], expected: int) -> Paragraph:
@@ -111,8 +116,8 @@ def machines(records: Sequence[Record]) -> Paragraph:
         for e in (record.environment for record in records)
         if e
     )
-    told = [machine if len(found) == 1 else f"{machine}: {count} records" for machine, count in found.most_common()]
-    return Paragraph(f"Measured on {'; '.join(told)}." if told else "Measured nowhere yet.")
+    named = [machine if len(found) == 1 else f"{machine}: {count} records" for machine, count in found.most_common()]
+    return Paragraph(f"Measured on {'; '.join(named)}." if named else "Measured nowhere yet.")
 
 
 def complaints(records: Sequence[Record], reason: Any) -> Items | None:

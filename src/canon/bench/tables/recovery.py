@@ -1,58 +1,66 @@
-"""The paper's main tables: similarity under attack and after recovery."""
+"""Similarity under attack and after recovery, certificates and verdicts."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from canon.bench.cases import Recovery
-from canon.bench.measures.claims import STRONG
+from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
 from canon.bench.tables.common import (
+    CANONICAL,
     UNMEASURED,
     all_of,
     attack_name,
     attacks_of,
     by,
+    canonical_only,
     complaints,
     distinct,
     one,
-    published_cells,
+    passes,
     unmeasured,
     values_of,
     worst,
 )
-from canon.bench.tables.document import BAD, Block, Figure, Heading, Paragraph, Row, Table
-from canon.bench.tables.figures import Panel, draw_lines, draw_similarity
-from canon.bench.tables.judging import CANONICAL, canonical_only, passes
-from canon.bench.tables.published import published, published_similarity
+from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
 
 SETTINGS: Final = ("dataset", "seed", "attack_seed", "camouflage")
 """What has tables of its own where a suite has several of it."""
 
+Beside = Callable[[Recovery, Sequence[str]], Row | None]
+"""A row to stand below that of a case, with a cell for each attack, such as a published one."""
+
 
 def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
-    """Tables in the paper's layout, what the paper has no column for, and what did not come out."""
+    """Similarities, certificates and verdicts, and what did not come out."""
+    yield from similarity_blocks(records)
+    yield from certificate_blocks(records)
+    yield from complaint_blocks(records)
+
+
+def similarity_blocks(
+    records: Sequence[Record], remark: str = "", beside: Beside = lambda _case, _attacks: None
+) -> Iterator[Block]:
+    """A table for every model, ratio and setting."""
     yield Paragraph(
         "Cells: similarity under attack → similarity after recovery and alignment (in brackets: after recovery alone, "
         "with channels in whatever order they are). Δacc is the worst absolute gap of test accuracy over the attacks. "
-        f"{CANONICAL}: certified on canonical forms only. Rows in italics are the paper's, as published."
+        f"{CANONICAL}: certified on canonical forms only.{remark}"
     )
     yield _headline(records)
     several = [name for name in SETTINGS if len(distinct(getattr(r.case, name) for r in records)) > 1]
     names = ("ratio", "model", *several)
     for values in distinct(tuple(getattr(r.case, name) for name in names) for r in records):
         ratio, model, *rest = values
-        told = "".join(f", {name.replace('_', ' ')} {value}" for name, value in zip(several, rest, strict=True))
-        yield Heading(f"{model}, ρ = {ratio:g}{told}")
-        yield _similarity(by(records, **dict(zip(names, values, strict=True))))
-    yield Heading("Similarity before and after")
-    yield Figure(
-        f"{suite}-similarity",
-        "Native similarity of every case: under attack, after recovery alone, and after recovery and alignment.",
-        draw_similarity(records),
-    )
+        setting = "".join(f", {name.replace('_', ' ')} {value}" for name, value in zip(several, rest, strict=True))
+        yield Heading(f"{model}, ρ = {ratio:g}{setting}")
+        yield _similarity(by(records, **dict(zip(names, values, strict=True))), beside)
+
+
+def certificate_blocks(records: Sequence[Record]) -> Iterator[Block]:
+    """What was certified, and who was believed."""
     yield Heading("Certificates and verdicts")
     yield Paragraph(
         "Residuals are the largest of any layer of any case, marked or not. By the layout key: the owner has only the "
@@ -60,31 +68,12 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "reference; a wrong owner brings a model trained on the same data and such a key."
     )
     yield _certificates(records)
-    yield Heading("Times")
-    yield Paragraph("Seconds of each stage, median and largest; several cases shared the machine.")
-    yield _times(records)
-    panels = _time_panels(records)
-    if panels:
-        caption = "Seconds of recovery by scheme, architecture and ratio, from the same runs."
-        yield Figure(f"{suite}-times", caption, draw_lines(panels, "", slanted=True))
+
+
+def complaint_blocks(records: Sequence[Record]) -> Iterator[Block]:
+    """What did not come out."""
     yield Heading("What did not come out as it should")
     yield complaints(records, why_bad) or Paragraph("Nothing.")
-
-
-def _time_panels(records: Sequence[Record]) -> list[Panel]:
-    """One panel per architecture and ratio, one line per attack, where there are several schemes."""
-    done = [record for record in records if record.outcome == "done"]
-    panels = []
-    for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in done):
-        part = by(done, model=model, ratio=ratio)
-        schemes = distinct(r.case.scheme for r in part)
-        lines = {}
-        for attack in attacks_of(part):
-            found = [one(part, attack=attack, scheme=scheme) for scheme in schemes]
-            lines[attack_name(attack)] = [None if record is None else record.seconds["recover"] for record in found]
-        if len(schemes) > 1:
-            panels.append(Panel(f"{model}, ρ = {ratio:g}", schemes, lines, {}))
-    return panels
 
 
 def _case(record: Record) -> Recovery:
@@ -103,7 +92,7 @@ def _headline(records: Sequence[Record]) -> Paragraph:
     )
 
 
-def _similarity(records: Sequence[Record]) -> Table:
+def _similarity(records: Sequence[Record], beside: Beside) -> Table:
     attacks = attacks_of(records)
     head = ["watermark", "clean sim.", "Δacc (att.)", "Δacc (rec.)", "Tier 1", *(attack_name(a) for a in attacks)]
     rows = []
@@ -122,7 +111,7 @@ def _similarity(records: Sequence[Record]) -> Table:
                 )
             )
         )
-        row = _published(_case(mine[0]), attacks)
+        row = beside(_case(mine[0]), attacks)
         if row is not None:
             rows.append(row)
     return Table.of(head, rows)
@@ -142,16 +131,6 @@ def _cell(record: Record | None) -> str:
 def _gap(records: Sequence[Record], metric: str) -> str:
     found = values_of(records, metric)
     return f"{max(found):.4f}" if found else UNMEASURED
-
-
-def _published(case: Recovery, attacks: Sequence[str]) -> Row | None:
-    wanted = {name: getattr(case, name) for name in ("dataset", "model", "scheme", "ratio", "camouflage")}
-    row = published("recovery", **wanted)
-    if row is None:
-        return None
-    gaps = [f"{row[name]:.4f}" if name in row else "" for name in ("delta_attacked", "delta_recovered")]
-    cells = published_cells(attacks, lambda i: published_similarity(row, i))
-    return Row((f"paper, table {row['table']}", f"{row['clean']:.4f}", *gaps, "✓", *cells), aside=True)
 
 
 def _certificates(records: Sequence[Record]) -> Table:
@@ -177,21 +156,6 @@ def _believed(records: Sequence[Record], metric: str, *, wanted: bool = True) ->
     """How many verdicts believe a claimant, or do not."""
     found = values_of(records, metric)
     return f"{sum(str(value).startswith(STRONG) is wanted for value in found)}/{len(found)}"
-
-
-def _times(records: Sequence[Record]) -> Table:
-    stages = ("trace", "attack", "recover", "align", "certify", "extract")
-    rows = []
-    for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in records):
-        part = by(records, model=model, ratio=ratio)
-        cells = []
-        for stage in stages:
-            took = [record.seconds[stage] for record in part if stage in record.seconds]
-            cells.append(f"{statistics.median(took):.2g}, {max(took):.2g}" if took else UNMEASURED)
-        sizes = values_of(part, "parameters_attacked")
-        largest = f"{max(sizes) / 1e6:.0f}" if sizes else UNMEASURED
-        rows.append((model, f"{ratio:g}", largest, *cells))
-    return Table.of(("model", "ρ", "largest attacked, millions of parameters", *stages), rows)
 
 
 def why_bad(record: Record) -> str:

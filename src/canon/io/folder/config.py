@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from canon._safetensors import damaged, parse_json
+from canon._untrusted import Limits, damaged, parse_json
 from canon.errors import FileFormatError
-from canon.io.limits import Limits
 
 CONFIG: Final = "config.json"
 WIDTHS: Final = "canon_widths"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from canon._quiet import quiet
+from canon._untrusted import Limits
 from canon.errors import FileFormatError, reason_of
 from canon.graph import ChannelGraph, trace
 from canon.graph.inputs import arguments, map_tensors
@@ -22,7 +23,6 @@ from canon.io.folder.build import build_skeleton, build_unfilled, import_package
 from canon.io.folder.config import CONFIG, WIDTHS, Config, read_config
 from canon.io.folder.examples import config_example
 from canon.io.folder.shards import MappedTensors, Shards, find_shards
-from canon.io.limits import Limits
 from canon.io.origin import FileState, file_state
 
 NOTE = "_canon_folder"

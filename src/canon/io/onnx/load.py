@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, fx, nn
 
+from canon._untrusted import Limits
 from canon.errors import CanonError, FileFormatError, LimitError, UnsupportedModelError, reason_of
-from canon.io.limits import Limits
 from canon.io.onnx.build import FAILURES, build
 from canon.io.onnx.model import Model, settled_shapes
 from canon.io.onnx.parse import parse

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import numpy as np
 
+from canon._untrusted import Limits
 from canon.errors import FileFormatError
-from canon.io.limits import Limits
 from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor
 from canon.io.onnx.wire import BYTES, VARINT, Meter, fields, packed_integers, real, signed
 

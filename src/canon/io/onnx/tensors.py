@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from canon._untrusted import Limits
 from canon.errors import FileFormatError
-from canon.io.limits import Limits
 from canon.io.onnx.model import StoredTensor
 from canon.io.origin import FileState, file_state
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional
 
-from canon._safetensors import damaged
+from canon._untrusted import Limits, damaged, is_identifier
 from canon.errors import FileFormatError
-from canon.io.limits import Limits
 from canon.io.program.layers import Weight, layer_for
 from canon.io.program.operations import IGNORED, operation
 from canon.io.program.values import DTYPES, PLAIN, integer, only, sizes, text
@@ -279,6 +278,6 @@ class _Builder:
 
 
 def _identifier(name: str) -> str:
-    if not name.isidentifier() or not name.isascii():
+    if not is_identifier(name):
         raise ValueError("an input has no proper name")
     return name

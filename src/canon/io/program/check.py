@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree
 
+from canon._untrusted import Limits
 from canon.errors import CanonError, FileFormatError, reason_of
 from canon.graph.tensors import meta_clone
-from canon.io.limits import Limits
 
 
 def check_sizes(module: fx.GraphModule, where: str, limits: Limits) -> None:

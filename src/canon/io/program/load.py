@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from torch import Tensor, fx, nn
 
-from canon._safetensors import damaged, parse_json, reported
+from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import CanonError, FileFormatError, reason_of
 from canon.io.archive import Archive
-from canon.io.limits import Limits
 from canon.io.program.build import build_program
 from canon.io.program.check import check_sizes
 from canon.io.program.values import DTYPES, integer, size, sizes, text, truth

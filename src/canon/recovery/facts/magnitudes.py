@@ -42,12 +42,11 @@ class Magnitudes:
         return np.asarray(part.reshape(space.width, -1).max(axis=1))
 
     def typical(self, space: Space, consumer: Consumer) -> Array:
-        """By channel: the median of the numbers with which a layer reads it."""
+        """By channel: what a row of a layer reads of it, in the median."""
         linear = self._subject.graph.maps[consumer.map]
         length = space.width * consumer.repeat
         columns = columns_of(self._subject.tensors[linear.weight], linear, consumer.offset, length).detach()
-        medians = columns.abs().transpose(0, 1).flatten(1).median(dim=1).values
-        return np.asarray(medians.double().cpu().numpy().reshape(space.width, -1).max(axis=1))
+        return np.asarray(_typical(columns, 0).reshape(space.width, -1).max(axis=1))
 
     @property
     def suspicious(self) -> set[int]:
@@ -68,9 +67,9 @@ class Magnitudes:
             if linear.groups > 1:
                 yield from (segment.space for segment in linear.columns)
             else:
-                sample = _norms(rows[:: max(1, count // SAMPLE)], (0, 2))
+                sample = _typical(rows[:: max(1, count // SAMPLE)], 0)
                 yield from _spaces(linear.columns, self._unusual(sample))
-        sample = _norms(rows[:, :: max(1, inputs // SAMPLE)], (1, 2))
+        sample = _typical(rows[:, :: max(1, inputs // SAMPLE)], 1)
         yield from _spaces(linear.rows, self._unusual(sample))
 
     def _unusual(self, sizes: Array) -> Array:
@@ -94,3 +93,9 @@ def _norms(weight: Tensor, axes: tuple[int, ...]) -> Array:
     # Sums of magnitudes: the squares of what is to be seen here may be too small for a number.
     wide = torch.promote_types(weight.dtype, torch.float32)
     return np.asarray(torch.linalg.vector_norm(weight, ord=1, dim=axes, dtype=wide).double().cpu().numpy())
+
+
+def _typical(weight: Tensor, axis: int) -> Array:
+    """Norms of kernels, in the median over rows or columns: dummies among these may be as loud as they like."""
+    sizes = torch.linalg.vector_norm(weight, ord=1, dim=2, dtype=torch.promote_types(weight.dtype, torch.float32))
+    return np.asarray(sizes.movedim(axis, 0).median(dim=0).values.double().cpu().numpy())

@@ -1,0 +1,25 @@
+"""The measurements behind Canon's documentation: suites, grids, times and pages.
+
+`python -m canon_benchmarks` lists them. Importing this package makes its kinds of cases and its suites
+known to `canon.bench`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from canon.bench.extensions import Extension, extend
+
+EXTENSION: Final = Extension(
+    "canon_benchmarks",
+    ("methods", "tolerance", "changed", "clean", "runtime", "baseline"),
+    suites="canon_benchmarks.suites",
+    blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},
+    pages="canon_benchmarks.tables.landing:first_pages",
+    remark="canon_benchmarks.tables.widths:widths_remark",
+    mlflow="canon_benchmarks.mlflow:log_to_mlflow",
+    html="canon_benchmarks.tables.html:to_html",
+    executors={"ray": "canon_benchmarks.cluster:RayCluster"},
+)
+
+extend(EXTENSION)

@@ -1,0 +1,155 @@
+"""The kinds of cases behind Canon's own tables, beside those that come with `canon.bench`."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from canon.bench.cases import CLEAN, Attacked, Camouflaged, Case, Training, one_of
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from canon.attacks import AttackOptions
+    from canon.graph import ChannelGraph
+
+UNCHANGED: Final = "nothing"
+"""In place of a step after a disguise: none."""
+
+STYLES: Final = ("paper", "stronger")
+"""Of a case of kind `methods`."""
+
+CANON_METHODS: Final = ("canon-exact", "canon-probe")
+"""Ours, as the baselines are called."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Methods(Attacked):
+    """One attack, undone by every method, none of which is told the clean widths."""
+
+    kind: ClassVar[str] = "methods"
+
+    style: str = "paper"
+    """`paper`: as the paper describes it (no dummy reads a dummy, zero dummies are zero where they come in, one place
+    is scaled); `stronger`: all that our attack does by default."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        super().check()
+        one_of("style of attack", self.style, STYLES)
+
+    def attack_options(self, model: nn.Module, example: Tensor) -> AttackOptions:
+        """How the attack is carried out."""
+        from canon.graph import trace
+
+        common = super().attack_options(model, example)
+        if self.style != "paper":
+            return common
+        anchor = drawn_anchor(trace(model, example), self.attack_seed)
+        return replace(common, chain=False, zero_form="in", scale=anchor is not None, anchor=anchor)
+
+
+def drawn_anchor(graph: ChannelGraph, seed: int) -> str | None:
+    """The one place that is scaled: any that lets a scale pass; None where there is none."""
+    places = [
+        space.name
+        for space in graph.free
+        if space.producers and any(tap not in graph.fixed_taps for tap in graph.space_taps(space))
+    ]
+    return random.Random(seed).choice(places) if places else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance(Camouflaged):
+    """The certificate at several tolerances, against the owner's model and against a stranger's."""
+
+    kind: ClassVar[str] = "tolerance"
+
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """The owner's model and a stranger's."""
+        return self.training, self.stranger
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed(Camouflaged):
+    """A disguise, then a change of the weights: what is found of the owner's network, and what is answered."""
+
+    kind: ClassVar[str] = "changed"
+
+    after: str = UNCHANGED
+    """A step of `canon.attacks.after`, or `nothing`."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon.attacks.after import parse
+
+        super().check()
+        if self.after != UNCHANGED:
+            parse(self.after)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clean(Case):
+    """Recover a model that nobody attacked: nothing must change."""
+
+    kind: ClassVar[str] = "clean"
+
+    method: str = "exact"
+    """How channels are compared: `exact` or `probe`."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        super().check()
+        _check_method(self.method)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime(Camouflaged):
+    """How long recovery takes; `attack` may be `clean`."""
+
+    kind: ClassVar[str] = "runtime"
+
+    method: str = "exact"
+    """How channels are compared: `exact` or `probe`."""
+
+    probes: int = 0
+    """T of the probe method; 0 for the exact one."""
+
+    batch: int = 0
+    """Probes per forward pass; 0 for the exact one."""
+
+    repeats: int = 3
+    """Recoveries that are timed, after one that is not."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        if self.attack == CLEAN:
+            Case.check(self)
+        else:
+            super().check()
+        _check_method(self.method)
+
+
+def _check_method(name: str) -> None:
+    from canon.recovery.pipeline import METHODS
+
+    one_of("recovery method", name, METHODS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline(Camouflaged):
+    """What one defence makes of an attacked model."""
+
+    kind: ClassVar[str] = "baseline"
+
+    method: str
+    """`canon-exact`, `canon-probe`, or a name of `canon_benchmarks.baselines`."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon_benchmarks.baselines import BASELINES
+
+        super().check()
+        one_of("defence", self.method, (*CANON_METHODS, *BASELINES))

@@ -1,0 +1,283 @@
+"""What Canon sees of the families of transformers, and whether it undoes an attack on each.
+
+`python -m canon_benchmarks families [NAME ...]` measures and writes docs/results/families.json and families.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+import canon
+from canon._environment import environment
+from canon.errors import CanonError
+from canon.graph import arguments
+from canon.graph.outline import seen_share
+from canon.graph.tensors import tensor_names
+from canon.io.folder.examples import config_example
+from canon.verify.coverage import used_tensors
+from canon.verify.function import compare_models, random_probes
+from canon.zoo.compatibility import import_diffusers, import_transformers
+
+RESULTS: Final = Path("docs/results/families.json")
+PAGE: Final = Path("docs/results/families.md")
+
+_TEXT: Final = {
+    "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+_GROUPED: Final = {**_TEXT, "num_key_value_heads": 2}
+_HEADED: Final = {**_GROUPED, "head_dim": 8}
+_IMAGE: Final = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32,
+    "patch_size": 8,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Family:
+    """A family by a small member of it."""
+
+    architecture: str
+    config: dict[str, Any]
+    hidden: int
+    """Hidden spaces of MLPs, experts and gates: each must be free."""
+
+    package: str = "transformers"
+
+
+FAMILIES: Final[dict[str, Family]] = {
+    "BERT": Family("BertForMaskedLM", _TEXT, 2),
+    "RoBERTa": Family("RobertaForMaskedLM", _TEXT, 2),
+    "DistilBERT": Family(
+        "DistilBertForMaskedLM", {"vocab_size": 99, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4}, 2
+    ),
+    "GPT-2": Family(
+        "GPT2LMHeadModel",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "n_positions": 64},
+        2,
+    ),
+    "GPT-NeoX": Family("GPTNeoXForCausalLM", _TEXT, 2),
+    "OPT": Family(
+        "OPTForCausalLM",
+        {"vocab_size": 99, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "word_embed_proj_dim": 32, "max_position_embeddings": 64},
+        2,
+    ),
+    "BLOOM": Family("BloomForCausalLM", {"vocab_size": 99, "hidden_size": 32, "n_layer": 2, "n_head": 4}, 2),
+    "Llama": Family("LlamaForCausalLM", _GROUPED, 2),
+    "Mistral": Family("MistralForCausalLM", _GROUPED, 2),
+    "Qwen2": Family("Qwen2ForCausalLM", _GROUPED, 2),
+    "Qwen3": Family("Qwen3ForCausalLM", _HEADED, 2),
+    "Gemma": Family("GemmaForCausalLM", _HEADED, 2),
+    "Phi-3": Family("Phi3ForCausalLM", {**_GROUPED, "pad_token_id": 0}, 2),
+    "Mixtral": Family("MixtralForCausalLM", {**_GROUPED, "num_local_experts": 4}, 8),
+    "T5": Family(
+        "T5ForConditionalGeneration",
+        {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+        4,
+    ),
+    "ViT": Family("ViTForImageClassification", _IMAGE, 2),
+    "DeiT": Family("DeiTForImageClassification", _IMAGE, 2),
+    "Swin": Family(
+        "SwinForImageClassification",
+        {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4},
+        4,
+    ),
+    "CLIP": Family(
+        "CLIPModel",
+        {"text_config": {**_TEXT, "max_position_embeddings": 16}, "vision_config": _IMAGE, "projection_dim": 24},
+        4,
+    ),
+    "Whisper": Family(
+        "WhisperForConditionalGeneration",
+        {"vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+         "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_source_positions": 20,
+         "max_target_positions": 20, "num_mel_bins": 8, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+         "decoder_start_token_id": 1},
+        4,
+    ),
+    "DETR": Family(
+        "DetrForObjectDetection",
+        {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
+         "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_queries": 5,
+         "use_pretrained_backbone": False},
+        2,
+    ),
+    "SegFormer": Family(
+        "SegformerForSemanticSegmentation",
+        {"num_encoder_blocks": 2, "depths": [1, 1], "sr_ratios": [2, 1], "hidden_sizes": [16, 32],
+         "patch_sizes": [7, 3], "strides": [4, 2], "num_attention_heads": [2, 4], "mlp_ratios": [2, 2],
+         "decoder_hidden_size": 24, "num_labels": 5},
+        2,
+    ),
+    "ConvNeXt": Family(
+        "ConvNextForImageClassification",
+        {"hidden_sizes": [8, 16], "depths": [2, 2], "num_stages": 2, "patch_size": 4},
+        4,
+    ),
+    "Mamba": Family(
+        "MambaForCausalLM",
+        {"vocab_size": 99, "hidden_size": 32, "state_size": 4, "num_hidden_layers": 2, "conv_kernel": 4},
+        2,
+    ),
+    "RWKV": Family(
+        "RwkvForCausalLM",
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "attention_hidden_size": 32,
+         "intermediate_size": 48, "context_length": 16, "rescale_every": 0},
+        2,
+    ),
+    "DiT": Family(
+        "DiTTransformer2DModel",
+        {"num_attention_heads": 2, "attention_head_dim": 16, "in_channels": 4, "out_channels": 8, "num_layers": 2,
+         "sample_size": 8, "patch_size": 2, "num_embeds_ada_norm": 10, "norm_num_groups": 4},
+        2,
+        "diffusers",
+    ),
+    "SD UNet": Family(
+        "UNet2DConditionModel",
+        {"sample_size": 8, "in_channels": 4, "out_channels": 4, "block_out_channels": [16, 32], "layers_per_block": 1,
+         "down_block_types": ["CrossAttnDownBlock2D", "DownBlock2D"],
+         "up_block_types": ["UpBlock2D", "CrossAttnUpBlock2D"], "cross_attention_dim": 24, "attention_head_dim": 4,
+         "norm_num_groups": 4},
+        4,
+        "diffusers",
+    ),
+    "LSTM": Family("LSTM", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
+    "GRU": Family("GRU", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
+}  # fmt: skip
+"""Those of the paper's successors that most models of today belong to."""
+
+
+class Reader(nn.Module):
+    """Token ids through a recurrent layer to scores over the vocabulary."""
+
+    def __init__(self, layer: nn.Module, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding, self.layer, self.head = nn.Embedding(99, inputs), layer, nn.Linear(hidden, 99)
+
+    def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
+        """Scores for the next token, at every position."""
+        result: torch.Tensor = self.head(self.layer(self.embedding(input_ids))[0])
+        return result
+
+
+def build(family: Family, seed: int = 0) -> tuple[nn.Module, tuple[Any, ...]]:
+    """A member of a family with random weights, and an example made from its config."""
+    torch.manual_seed(seed)
+    if family.package == "torch":
+        layer = getattr(nn, family.architecture)(**family.config)
+        reader = Reader(layer, family.config["input_size"], family.config["hidden_size"]).eval()
+        return reader, (torch.arange(24).view(2, 12) * 4,)
+    package = import_transformers() if family.package == "transformers" else import_diffusers()
+    kind = getattr(package, family.architecture)
+    if family.package == "transformers":
+        config = kind.config_class(**family.config)
+        config.use_cache = False
+        model: nn.Module = kind(config).eval()
+    else:
+        model = kind(**family.config).eval()
+    found = arguments(model, config_example(model))
+    return model, found if isinstance(found, tuple) else (found,)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What came of one family."""
+
+    family: str
+    architecture: str
+    front_end: str = ""
+    parameters: int = 0
+    seen: float = 0.0
+    free: int = 0
+    producers: int = 0
+    free_spaces: int = 0
+    hidden: int = 0
+    drift: float | None = None
+    restored: bool = False
+    certified: bool = False
+    seconds: float = 0.0
+    problem: str | None = None
+
+
+def measure(name: str) -> Row:
+    """Trace, attack, recover and certify one family."""
+    family, begun = FAMILIES[name], time.perf_counter()
+    row = {"family": name, "architecture": family.architecture, "hidden": family.hidden}
+    try:
+        model, example = build(family)
+        graph = canon.trace(model, example)
+        sizes = {name: tensor.numel() for name, tensor in tensor_names(model)[0].items()}
+        held = {p.map for space in graph.spaces if space.pins for p in space.producers}
+        weights = {linear.weight for linear in graph.maps}
+        row |= {
+            "front_end": graph.method,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "seen": seen_share(graph, sizes, used_tensors(model, example)),
+            "free": len(weights - {graph.maps[index].weight for index in held}),
+            "producers": len(weights),
+            "free_spaces": len(graph.free),
+        }
+        attacked = canon.attack(model, example, ["nso_clique", "nso_split"], ratio=0.25).model
+        calls = {"random": random_probes(example)}
+        row["drift"] = compare_models(attacked, model, calls)[0].difference
+        recovered = canon.recover(attacked, example).model
+        shapes = [{n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (recovered, model)]
+        row["restored"] = shapes[0] == shapes[1]
+        row["certified"] = bool(canon.certify(recovered, model, example).passed)
+    except (CanonError, RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
+        row["problem"] = f"{type(error).__name__}: {error!s:.200}"
+    return Row(**row, seconds=round(time.perf_counter() - begun, 1))  # type: ignore[arg-type]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table for people."""
+    lines = [
+        "# Families of transformers",
+        "",
+        "Made by `python -m canon_benchmarks families` from `families.json`; do not edit.",
+        "",
+        "Small configs, random weights, examples made from the config. *Seen*: share of the numbers that the forward "
+        "pass uses with a place in the graph. *Free / hidden*: free spaces, and how many hidden spaces of MLPs, "
+        "experts or gates the model has, each of which should be among them. Attacked with `nso_clique` and "
+        "`nso_split` at ρ = 0.25, permuted and scaled; *drift* is how far outputs moved, of their range.",
+        "",
+        "| Family | Class | Front end | Seen | Free / producers | Free / hidden | Drift | Restored | Certified |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        drift = "" if row["drift"] is None else f"{row['drift']:.0e}"
+        seen = "100%" if row["seen"] == 1 else f"{row['seen']:.2%}"
+        words = ["yes" if row[key] else "no" for key in ("restored", "certified")]
+        lines.append(
+            f"| {row['family']} | {row['architecture']} | {row['front_end']} | {seen} "
+            f"| {row['free']} / {row['producers']} | {row['free_spaces']} / {row['hidden']} "
+            f"| {drift} | {' | '.join(words)} |"
+        )
+    problems = [f"- {row['family']}: {row['problem']}" for row in rows if row["problem"]]
+    if problems:
+        lines += ["", "What went wrong:", "", *problems]
+    return "\n".join(lines) + "\n"
+
+
+def main(names: Sequence[str]) -> int:
+    """Measure families and write the results; those that were not asked for stay as they were."""
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.is_file() else []
+    rows = {row["family"]: row for row in known}
+    for name in names or FAMILIES:
+        rows[name] = asdict(measure(name))
+        sys.stdout.write(f"{rows[name]}\n")
+        sys.stdout.flush()
+        ordered = [rows[family] for family in FAMILIES if family in rows]
+        RESULTS.write_text(json.dumps({"environment": environment(), "rows": ordered}, indent=1) + "\n")
+        PAGE.write_text(page(ordered))
+    return 0

@@ -1,0 +1,1 @@
+"""From a case to its record: one file per kind of case."""

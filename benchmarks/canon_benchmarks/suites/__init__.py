@@ -1,0 +1,1 @@
+"""Canon's suites, as TOML files."""

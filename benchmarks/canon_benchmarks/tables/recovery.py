@@ -1,0 +1,80 @@
+"""The paper's main tables, with its own rows below ours, figures and times."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from canon.bench.cases import Recovery
+from canon.bench.records import Record
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, distinct, one, values_of
+from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
+from canon.bench.tables.recovery import certificate_blocks, complaint_blocks, similarity_blocks
+from canon_benchmarks.tables.figures import Panel, draw_lines, draw_similarity
+from canon_benchmarks.tables.published import published, published_cells, published_similarity
+
+
+def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
+    """Tables in the paper's layout, what the paper has no column for, and what did not come out."""
+    yield from similarity_blocks(records, " Rows in italics are the paper's, as published.", _published)
+    yield Heading("Similarity before and after")
+    yield Figure(
+        f"{suite}-similarity",
+        "Native similarity of every case: under attack, after recovery alone, and after recovery and alignment.",
+        draw_similarity(records),
+    )
+    yield from certificate_blocks(records)
+    yield Heading("Times")
+    yield Paragraph("Seconds of each stage, median and largest; several cases shared the machine.")
+    yield _times(records)
+    panels = _time_panels(records)
+    if panels:
+        caption = "Seconds of recovery by scheme, architecture and ratio, from the same runs."
+        yield Figure(f"{suite}-times", caption, draw_lines(panels, "", slanted=True))
+    yield from complaint_blocks(records)
+
+
+def _cells_of(records: Sequence[Record]) -> list[tuple[str, float]]:
+    """The models and ratios that there are."""
+    return distinct((r.case.model, r.case.ratio) for r in records if isinstance(r.case, Recovery))
+
+
+def _time_panels(records: Sequence[Record]) -> list[Panel]:
+    """One panel per architecture and ratio, one line per attack, where there are several schemes."""
+    done = [record for record in records if record.outcome == "done"]
+    panels = []
+    for model, ratio in _cells_of(done):
+        part = by(done, model=model, ratio=ratio)
+        schemes = distinct(r.case.scheme for r in part)
+        lines = {}
+        for attack in attacks_of(part):
+            found = [one(part, attack=attack, scheme=scheme) for scheme in schemes]
+            lines[attack_name(attack)] = [None if record is None else record.seconds["recover"] for record in found]
+        if len(schemes) > 1:
+            panels.append(Panel(f"{model}, ρ = {ratio:g}", schemes, lines, {}))
+    return panels
+
+
+def _published(case: Recovery, attacks: Sequence[str]) -> Row | None:
+    wanted = {name: getattr(case, name) for name in ("dataset", "model", "scheme", "ratio", "camouflage")}
+    row = published("recovery", **wanted)
+    if row is None:
+        return None
+    gaps = [f"{row[name]:.4f}" if name in row else "" for name in ("delta_attacked", "delta_recovered")]
+    cells = published_cells(attacks, lambda i: published_similarity(row, i))
+    return Row((f"paper, table {row['table']}", f"{row['clean']:.4f}", *gaps, "✓", *cells), aside=True)
+
+
+def _times(records: Sequence[Record]) -> Table:
+    stages = ("trace", "attack", "recover", "align", "certify", "extract")
+    rows = []
+    for model, ratio in _cells_of(records):
+        part = by(records, model=model, ratio=ratio)
+        cells = []
+        for stage in stages:
+            took = [record.seconds[stage] for record in part if stage in record.seconds]
+            cells.append(f"{statistics.median(took):.2g}, {max(took):.2g}" if took else UNMEASURED)
+        sizes = values_of(part, "parameters_attacked")
+        largest = f"{max(sizes) / 1e6:.0f}" if sizes else UNMEASURED
+        rows.append((model, f"{ratio:g}", largest, *cells))
+    return Table.of(("model", "ρ", "largest attacked, millions of parameters", *stages), rows)

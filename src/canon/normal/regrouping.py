@@ -1,0 +1,214 @@
+"""Layers that were taken apart or put together in other ways: by windows, by outputs, by inputs, by strides."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import prod
+from typing import Any, Final
+
+import torch
+
+from canon.normal.functions import unfolded
+from canon.normal.idle import is_identity
+from canon.normal.kernels import common_geometry, dense, diagonal
+from canon.normal.nodes import Affine, Graph, Linear, Node
+from canon.normal.patterns import WHOLE, called
+
+POSITIVE: Final = ("relu", "leaky_relu", "max_pool", "avg_pool", "mean of positions", "flatten", "adaptive_avg_pool")
+"""Functions of one value through which positive factors pass."""
+
+
+def cancel_affine(graph: Graph) -> list[str]:
+    """Affine maps that undo each other, with nothing between them or a function that positive factors pass."""
+    said = []
+    for node in graph.order:
+        if node.kind != "affine":
+            continue
+        middle = node.inputs[0]
+        first, between = middle, False
+        if called(middle, *POSITIVE) and graph.alone(middle) and len(middle.inputs) == 1:
+            first, between = middle.inputs[0], True
+        if first.kind != "affine" or not graph.alone(first) or graph.resolve(first) is not first:
+            continue
+        one, two = first.value, node.value
+        if one.scale.is_meta or two.scale.is_meta or one.scale.numel() != two.scale.numel():
+            continue
+        if between and (bool(one.shift.any()) or not bool((one.scale > 0).all())):
+            continue
+        if not is_identity(Affine(two.scale * one.scale, two.scale * one.shift + two.shift)):
+            continue
+        if between:
+            middle.inputs = [first.inputs[0]]
+            graph.changed = True
+        graph.replace(node, middle if between else first.inputs[0])
+        said.append(f"'{first.name}' and '{node.name}' undo each other")
+    return said
+
+
+def join_windows(graph: Graph) -> list[str]:
+    """Windows laid out side by side and one product with all of them: a convolution."""
+    said = []
+    for node in graph.order:
+        if not called(node, "view", "reshape", "unflatten", "_unsafe_view") or not isinstance(node.shape, tuple):
+            continue
+        behind: list[Node] = []
+        source = node.inputs[0]
+        while source.kind == "affine" and graph.alone(source):
+            behind.append(source)
+            source = source.inputs[0]
+        if source.kind != "linear" or not graph.alone(source) or len(source.inputs) != 1:
+            continue
+        value = unfolded(source.inputs[0], source.value, node.shape)
+        if value is None or source.shape[:2] != node.shape[:2]:
+            continue
+        made = Node("linear", source.inputs[0].inputs[:1], value=value, name=source.name, shape=node.shape)
+        for affine in reversed(behind):
+            made = Node("affine", [made], value=affine.value, name=affine.name, shape=node.shape)
+        graph.replace(node, made)
+        said.append(f"'{source.name}' is a convolution, written as a product with windows")
+    return said
+
+
+def split_sums(graph: Graph) -> list[str]:
+    """A kernel that adds up the parts of a concatenation, channel by channel: a sum."""
+    said = []
+    for node in graph.order:
+        if node.kind != "linear" or node.inputs[0].kind != "cat" or node.inputs[0].label != 1:
+            continue
+        value, parts = node.value, node.inputs[0].inputs
+        widths = [part.shape[1] if isinstance(part.shape, tuple) else 0 for part in parts]
+        if value.groups != 1 or value.weight.is_meta or sum(widths) != value.weight.shape[1]:
+            continue
+        if set(widths) != {value.weight.shape[0]}:
+            continue
+        borders = [0, *(sum(widths[: k + 1]) for k in range(len(widths)))]
+        blocks = [
+            diagonal(value.with_numbers(value.weight.detach()[:, a:b], value.bias if a == 0 else None))
+            for a, b in pairwise(borders)
+        ]
+        if any(block is None for block in blocks):
+            continue
+        terms = [
+            part if is_identity(block) else Node("affine", [part], value=block, name=node.name, shape=node.shape)
+            for part, block in zip(parts, blocks, strict=True)
+            if block is not None
+        ]
+        graph.replace(node, Node("sum", terms, value=(1.0,) * len(terms), name=node.name, shape=node.shape))
+        said.append(f"'{node.name}' adds up what was joined before it: a sum, written as a kernel")
+    return said
+
+
+def join_outputs(graph: Graph) -> list[str]:
+    """Layers on one value whose outputs stand side by side: one layer."""
+    said = []
+    for node in graph.order:
+        if node.kind != "cat" or node.label != 1 or len(node.inputs) < 2 or not parallel_outputs(graph, node):
+            continue
+        values = [part.value for part in node.inputs]
+        columns = {v.weight.shape[1] * v.groups for v in values}
+        wide = [dense(v) for v in values]
+        if len(columns) > 1 or any(v is None for v in wide) or any(v.weight.is_meta for v in values):
+            continue
+        alike = common_geometry([_blank_rows(v, wide) for v in wide if v is not None])
+        if alike is None:
+            continue
+        rows = [v.weight.shape[0] for v in values]
+        weight = torch.cat([v.weight[:n] for v, n in zip(alike, rows, strict=True)])
+        bias = None
+        if any(v.bias is not None for v in values):
+            bias = torch.cat([v.weight.new_zeros(n) if v.bias is None else v.bias.detach()
+                              for v, n in zip(values, rows, strict=True)])  # fmt: skip
+        made = alike[0].with_numbers(weight, bias)
+        graph.replace(node, Node("linear", node.inputs[0].inputs[:1], value=made, name=node.name, shape=node.shape))
+        said.append(f"{len(values)} layers side by side at '{node.name}' are one")
+    return said
+
+
+def parallel_outputs(graph: Graph, node: Node) -> bool:
+    """Whether all parts of a concatenation are layers on one value that nothing else reads."""
+    parts = node.inputs
+    plain = all(part.kind == "linear" and graph.alone(part) and part.value.transposed is None for part in parts)
+    return plain and len({id(part.inputs[0]) for part in parts}) == 1
+
+
+def _blank_rows(value: Linear, others: list[Linear | None]) -> Linear:
+    """A layer with as many rows as the widest of some, so that their kernels can be brought to one size."""
+    rows = max(v.weight.shape[0] for v in others if v is not None)
+    weight = value.weight.detach()
+    return value.with_numbers(torch.cat([weight, weight.new_zeros(rows - len(weight), *weight.shape[1:])]), None)
+
+
+def take_up_strides(graph: Graph) -> list[str]:
+    """A layer of which every second position is read has that stride itself."""
+    said = []
+    for node in graph.order:
+        step = _steps(node)
+        source = node.inputs[0] if node.inputs else None
+        if step is None or source is None or source.kind != "linear" or not graph.alone(source):
+            continue
+        value = source.value
+        if value.transposed is not None or value.rank != len(step):
+            continue
+        stride = tuple(a * b for a, b in zip(value.stride, step, strict=True))
+        made = value.with_numbers(value.weight, value.bias, stride=stride)
+        graph.replace(node, Node("linear", source.inputs, value=made, name=source.name, shape=node.shape))
+        said.append(f"'{source.name}' is read at every {step}th position")
+    return said
+
+
+def _steps(node: Node) -> tuple[int, ...] | None:
+    """How far apart positions are that a call leaves over."""
+    label: Any = node.label
+    if called(node, "max_pool", "avg_pool") and set(label[1]) == {1} and set(label[3]) == {0}:
+        return tuple(label[2])
+    if not called(node, "getitem") or len(node.inputs) != 1 or not isinstance(node.inputs[0].shape, tuple):
+        return None
+    operands = label[1][1][1:]
+    if len(operands) != 2 or not isinstance(operands[1], tuple) or operands[1][0] != "[":
+        return None
+    slices = operands[1][1:]
+    if len(slices) != len(node.inputs[0].shape) or any(
+        not isinstance(s, tuple) or s[0] != "slice" or s[1] not in (None, 0) or s[2] is not None for s in slices
+    ):
+        return None
+    steps = tuple(1 if s[3] is None else s[3] for s in slices)
+    return steps[2:] if steps[:2] == (1, 1) and all(type(s) is int and s > 0 for s in steps) else None
+
+
+def spell_pools(graph: Graph) -> list[str]:
+    """A kernel that gives each channel the same of all its taps: average pooling."""
+    said = []
+    for node in graph.order:
+        if node.kind != "linear" or node.value.rank < 1:
+            continue
+        mean = _uniform(node.value)
+        before = node.inputs[0].shape
+        if mean is None or not isinstance(before, tuple):
+            continue
+        value = node.value
+        sides, padding = tuple(value.weight.shape[2:]), tuple(a for a, _ in value.padding)
+        label: Any = ("avg_pool", sides, value.stride, padding, False, any(padding), None)
+        if sides == before[2:] and not any(padding):
+            label = WHOLE
+        made = Node("call", node.inputs, label, name=node.name, shape=node.shape)
+        if not is_identity(mean):
+            made = Node("affine", [made], value=mean, name=node.name, shape=node.shape)
+        graph.replace(node, made)
+        said.append(f"'{node.name}' is average pooling, written as a kernel")
+    return said
+
+
+def _uniform(value: Linear) -> Affine | None:
+    weight = value.weight.detach()
+    sides = weight.shape[2:]
+    if weight.is_meta or value.transposed is not None or value.mode != "zeros" or prod(sides) < 2:
+        return None
+    if any(d != 1 for d in value.dilation) or any(a != b for a, b in value.padding):
+        return None
+    taps = weight.flatten(2)
+    first = taps[:, :, 0]
+    if not torch.equal(taps, first[:, :, None].expand_as(taps)):
+        return None
+    one = (1,) * value.rank
+    flat = first.reshape(*first.shape, *one) * prod(sides)
+    return diagonal(value.with_numbers(flat, value.bias, stride=one, padding=((0, 0),) * value.rank))

@@ -1,0 +1,131 @@
+"""Changed copies: the suite, what counts as good, the page, the grid of containment and the page on relatives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from canon.bench.cases import read_case
+from canon.bench.measures.sheet import Sheet
+from canon.bench.records import Record
+from canon.bench.suite import Suite, check_suite, load_suite
+from canon.bench.tables import suite_page
+from canon.bench.tables.document import markdown
+from canon.errors import BenchError
+from canon.watermarks import Dataset
+from canon_benchmarks import containment_grid, relatives_page
+from canon_benchmarks.cases import Changed
+from canon_benchmarks.measures import changed as measures
+from canon_benchmarks.model_grid import GridCase
+from canon_benchmarks.schooling import SMALL, School, augmented, part
+from tests.bench.samples import ENVIRONMENT
+
+FIGURES: dict[str, Any] = {
+    "kept": True, "accuracy": 0.98, "clean_accuracy": 0.99, "reference_coverage": 1.0, "robust_coverage": 1.0,
+    "key_coverage": 0.4, "reference_network": "derived", "robust_network": "derived", "key_network": "derived",
+    "reference_function": "agree", "reference_mark": "read", "reference_verdict": "matches", "reference_matched": 127,
+    "reference_total": 128, "reference_p_value": 1e-30, "robust_p_value": 1e-30, "reference_residual": 0.1,
+    "good": True,
+}  # fmt: skip
+
+
+def case(after: str = "noise:relative=0.2", model: str = "resnet18") -> Changed:
+    return Changed(dataset="digits", model=model, scheme="uchida17", attack="mix-opseq", ratio=0.2, after=after)
+
+
+def test_the_suite_names_steps_that_exist() -> None:
+    suite = load_suite("changed")
+    check_suite(suite)
+    assert len({c.scheme for c in suite.cases}) == 9
+    assert read_case(suite.cases[3].values) == suite.cases[3]
+    with pytest.raises(BenchError, match="no step 'shake'"):
+        check_suite(Suite("mine", "", "", (case("shake=3"),)))
+
+
+@pytest.mark.parametrize(
+    ("change", "good"),
+    [
+        ({}, True),
+        ({"reference_coverage": 0.98}, False),
+        ({"robust_coverage": 0.94}, False),
+        ({"reference_network": "not decided"}, False),
+        ({"reference_coverage": 0.0, "robust_coverage": 0.0, "kept": False}, True),
+    ],
+)
+def test_a_copy_must_be_found_while_accuracy_is_kept(change: dict[str, Any], good: bool) -> None:
+    sheet = Sheet()
+    sheet.note(**{**FIGURES, **change})
+    assert measures._good(sheet) is good
+
+
+def test_the_page_marks_what_misses_and_where_accuracy_breaks() -> None:
+    found = [
+        Record(case("nothing"), "done", FIGURES, {}, ENVIRONMENT),
+        Record(case("noise:relative=0.1"), "done", {**FIGURES, "robust_coverage": 0.5, "good": False}, {}, ENVIRONMENT),
+        Record(case(), "done", {**FIGURES, "accuracy": 0.3, "kept": False, "reference_coverage": 0.2}, {}, ENVIRONMENT),
+        Record(case("finetune"), "refused", error="not finite", environment=ENVIRONMENT),
+    ]
+    page = suite_page(Suite("changed", "Title", "About.", tuple(r.case for r in found)), found)
+    text = markdown(page)
+    assert "| noise:relative=0.1 | 0.980 | 1.000 | **0.500** |" in text
+    assert "| noise:relative=0.2 | 0.300, 1 broke | 0.200 |" in text, "what is broken is not held against anybody"
+    assert "| resnet18 | noise:relative | noise:relative=0.1 | 1.000 | 1 derived | 1/1 | noise:relative=0.2 |" in text
+    assert "finetune` refused: not finite" in text
+
+
+def test_the_grid_finds_a_small_network_and_says_what_misses(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {name: containment_grid.STEPS[name] for name in ("nothing", "8 bits")}
+    monkeypatch.setattr(containment_grid, "STEPS", few)
+    record = containment_grid.measure(GridCase("timm:test_resnet", "nso_split", 0.2, 0))
+    assert record["good"]
+    assert record["steps"]["nothing"]["reference"] == [1.0, "contained"]
+    whole = {"model": "squeezenet1_1", "variant": "nso_split", "ratio": 0.2, "seed": 0, **record}
+    assert "## What misses its target\n\nNothing." in containment_grid.page([whole])
+    lost = {**record["steps"], "8 bits": {**record["steps"]["8 bits"], "robust": [0.2, "not decided"]}}
+    text = containment_grid.page([{**whole, "steps": lost}])
+    assert "**0.200** (1 miss)" in text
+    assert "- squeezenet1_1, nso_split, ρ = 0.2, 8 bits, by the robust layout key: 0.2, not decided" in text
+
+
+def relative(kind: str, network: str, **more: Any) -> dict[str, Any]:
+    way = {"network": network, "coverage": 1.0, "deep": 0.0, "verdict": "matches", "names_ancestor": True}
+    return {"dataset": "digits", "model": "plain", "kind": kind, "seed": 0, "accuracy": 0.9, "owner_accuracy": 0.9,
+            "alone": way, "robust": way, **more}  # fmt: skip
+
+
+def test_who_is_wrongly_believed_is_listed() -> None:
+    given = {"with_ancestor": {"network": "derived", "updates": [0.95]}}
+    text, bad = relatives_page.page([
+        relative("stranger", "unrelated"),
+        relative("same first weights", "derived"),
+        relative("innocent: same data", "derived", **given),
+        relative("thief: one mild epoch", "derived", **given),
+    ])  # fmt: skip
+    assert bad == 2
+    assert "plain, same first weights, seed 0: believed" in text
+    assert "plain, innocent: same data, seed 0: derived although the ancestor was given" in text
+
+
+def test_schooling_keeps_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images, labels = torch.randn(40, 3, 32, 32), torch.arange(40) % 4
+    data = Dataset("tiny", 4, images, labels, images[:8], labels[:8])
+    monkeypatch.setattr("canon_benchmarks.schooling._data", lambda _school: data)
+    monkeypatch.setitem(__import__("canon_benchmarks.schooling", fromlist=["EPOCHS"]).EPOCHS, "digits", 1)
+    school = School("digits", None, "cpu", tmp_path)
+    first, again = school.owner("separable"), school.owner("separable")
+    assert all(torch.equal(a, b) for a, b in zip(first.parameters(), again.parameters(), strict=True))
+    other = school.trained("separable", start=1, order=1)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+def test_parts_and_augmentation() -> None:
+    images, labels = torch.randn(40, 3, 8, 8), torch.arange(40) % 4
+    data = Dataset("cifar4", 4, images, labels, images[:8], labels[:8])
+    mine, theirs = part(data, "owner")[0], part(data, "other half")[0]
+    assert len(mine) + len(theirs) == 40
+    assert set(part(data, "other")[1].tolist()) <= {2, 3}
+    assert augmented(images).shape == images.shape
+    assert set(SMALL) == {"plain", "separable", "linear"}

@@ -1,0 +1,109 @@
+"""A layer that a thief replaced: what stands behind it is still the owner's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import canon
+from canon.verify import register
+from tests.verify.small import disguise
+
+
+class Block(nn.Module):
+    """Two convolutions with norms beside a path of their own."""
+
+    def __init__(self, before: int, width: int, stride: int = 1) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.beside = nn.Identity() if stride == 1 else nn.Conv2d(before, width, 1, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(inner)) + self.beside(x))
+
+
+def residual(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), Block(24, 24), Block(24, 48, 2), Block(48, 48),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10),
+        ).eval()  # fmt: skip
+
+
+def redrawn(model: nn.Module, name: str) -> nn.Module:
+    """A copy with other weights in one layer."""
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        weight = other.get_parameter(f"{name}.weight")
+        weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(4)) * weight.std())
+    return other
+
+
+IMAGES = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("name", ["2.conv2", "3.conv1", "4.conv2"])
+def test_one_layer_of_a_disguised_copy_was_replaced(name: str, by_key: bool) -> None:
+    owner = residual()
+    suspect = disguise(redrawn(owner, name), IMAGES)
+    found = canon.locate(suspect, register(owner, IMAGES, robust=True) if by_key else owner, IMAGES)
+    assert found.answer == "derived", found.reason
+    assert found.coverage >= 0.7
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_the_first_layer_was_replaced(by_key: bool) -> None:
+    owner = residual()
+    anchor = {"layout_key": register(owner, IMAGES, robust=True)} if by_key else {"reference": owner}
+    found = canon.judge(redrawn(owner, "0"), IMAGES, **anchor)
+    assert found.answers.network.answer == "derived", found.answers.network
+    assert found.verdict.kind == "matches"
+
+
+def test_layers_that_were_replaced_are_not_counted_as_found() -> None:
+    owner = residual()
+    found = canon.locate(redrawn(owner, "2.conv2"), owner, IMAGES)
+    layers = {layer.name: layer for layer in found.layers}
+    assert layers["2.conv2"].found == 0
+    assert layers["0"].found == layers["0"].channels
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_channels_of_a_stranger_are_not_taken_in_their_places(seed: int, by_key: bool) -> None:
+    owner = residual()
+    found = canon.locate(residual(seed), register(owner, IMAGES) if by_key else owner, IMAGES)
+    assert found.answer == "unrelated", found.reason
+    assert found.coverage <= 0.01
+
+
+class Shifted(nn.Module):
+    """A network that shifts and scales its inputs by itself."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("mean", torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1))
+        self.register_buffer("spread", torch.tensor([0.9, 1.1, 1.3]).view(1, 3, 1, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.net((x - self.get_buffer("mean")) / self.get_buffer("spread"))
+        return result
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_inputs_are_shifted_and_scaled_before_the_first_layer(by_key: bool) -> None:
+    owner = residual()
+    anchor = {"layout_key": register(owner, IMAGES, robust=True)} if by_key else {"reference": owner}
+    found = canon.judge(Shifted(disguise(owner, IMAGES)).eval(), IMAGES, **anchor)
+    assert found.answers.network.answer == "derived", found.answers.network
+    assert found.answers.network.coverage == 1
+    assert found.verdict.kind == "matches"
