@@ -92,7 +92,7 @@ def test_layers_are_widened_while_they_run(dtype: torch.dtype, monkeypatch: pyte
         with pytest.raises(ValueError, match="too many"):
             running(torch.zeros(4, 2, dtype=torch.int64))
     assert {p.dtype for p in running.parameters()} == {dtype}
-    assert running.layer.weight is model.layer.weight
+    assert dict(running.named_parameters())["layer.weight"] is model.layer.weight
     assert not model._forward_hooks
     assert not model.layer._forward_hooks
 
