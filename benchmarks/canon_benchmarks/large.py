@@ -76,13 +76,13 @@ def build(folder: Path, size: str, seed: int = 0) -> None:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(values, indent=2, sort_keys=True) + "\n")
     generator = torch.Generator().manual_seed(seed)
-    shapes = {name: tensor.shape for name, tensor in skeleton.state_dict().items()}
-    with ShardWriter(folder, "model", list(shapes), shard) as writer:
-        for name, shape in shapes.items():
-            writer.add(name, _drawn(name, shape, generator))
+    shapes = {name: (tuple(tensor.shape), torch.bfloat16) for name, tensor in skeleton.state_dict().items()}
+    with ShardWriter(folder, "model", shapes, shard) as writer:
+        for name, (shape, _) in shapes.items():
+            writer.add(name, _drawn(shape, generator))
 
 
-def _drawn(name: str, shape: torch.Size, generator: torch.Generator) -> Tensor:
+def _drawn(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     made = torch.empty(shape, dtype=torch.bfloat16)
     if len(shape) == 1:
         return made.uniform_(0.5, 1.5, generator=generator)
@@ -136,8 +136,8 @@ def commands(place: Path) -> Iterator[tuple[str, list[str]]]:
     yield "verify by key", ["verify", suspect, "--layout-key", key]
 
 
-def measure(size: str, place: Path, only: list[str] | None = None) -> dict[str, Any]:
-    """Make the folders and run everything."""
+def measure(size: str, place: Path, only: list[str] | None = None) -> Iterator[dict[str, Any]]:
+    """Make the folders and run everything; gives what is known after each command."""
     build(place / "owner", size)
     rows: list[Row] = []
     yardstick = 0.0
@@ -155,15 +155,15 @@ def measure(size: str, place: Path, only: list[str] | None = None) -> dict[str, 
                 times.append(time.perf_counter() - begun)
             yardstick = sorted(times)[1]
             sys.stdout.write(f"reading and summing: {yardstick:.2f} s\n")
-    shards = find_shards(place / "suspect", Limits())
-    return {
-        "size": size,
-        "bytes": sum(entry.size for _, entry in shards.entries.values()),
-        "files": len(shards.files),
-        "reading_seconds": round(yardstick, 3),
-        "threads": torch.get_num_threads(),
-        "rows": [asdict(row) for row in rows],
-    }
+        shards = find_shards(place / "suspect", Limits())
+        yield {
+            "size": size,
+            "bytes": sum(entry.size for _, entry in shards.entries.values()),
+            "files": len(shards.files),
+            "reading_seconds": round(yardstick, 3),
+            "threads": torch.get_num_threads(),
+            "rows": [asdict(row) for row in rows],
+        }
 
 
 def page(results: list[dict[str, Any]]) -> str:
@@ -173,7 +173,8 @@ def page(results: list[dict[str, Any]]) -> str:
         "Checkpoints in the shape of a Llama with random numbers in bfloat16, in shards, their MLPs attacked "
         "(`canon attack --ratio 0.1`). Each command is a process of its own, started from the shell, on one thread. "
         "*Memory* is what belongs to the process alone; pages of mapped files are not counted. *Readings*: seconds, "
-        "start of Python included, in units of reading and summing all shards of the suspect once in the same run.",
+        "start of Python included, in units of reading and summing all shards of the suspect once in the same run. "
+        "Commands that are not listed were not measured.",
         "",
     ]
     for result in results:
@@ -204,13 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     place = Path(tempfile.mkdtemp(prefix="canon-large-", dir=given.folder))
     try:
-        result = measure(given.size, place, given.only)
+        for result in measure(given.size, place, given.only):
+            known = json.loads(RESULTS.read_text())["results"] if RESULTS.is_file() else []
+            results = [*(old for old in known if old["size"] != given.size), result]
+            results.sort(key=lambda one: list(SIZES).index(one["size"]))
+            RESULTS.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
+            PAGE.write_text(page(results))
     finally:
         if not given.keep:
             shutil.rmtree(place, ignore_errors=True)
-    known = json.loads(RESULTS.read_text())["results"] if RESULTS.is_file() else []
-    results = [*(old for old in known if old["size"] != given.size), result]
-    results.sort(key=lambda one: list(SIZES).index(one["size"]))
-    RESULTS.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
-    PAGE.write_text(page(results))
     return 0

@@ -29,13 +29,14 @@ from canon.errors import KeyFileError
 from canon.graph import ChannelGraph, Example, arguments
 from canon.graph.inputs import fitting
 from canon.graph.tracer import check_model
+from canon.graph.widening import is_large
 from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, survey
 from canon.verify.portrait import Portrait, with_luck
-from canon.verify.precision import Precision, coarsest
+from canon.verify.precision import ROUNDINGS, Precision, coarsest
 from canon.verify.programs import as_given
 from canon.verify.side import movable
 from canon.verify.skeleton import skeleton_of
@@ -187,7 +188,8 @@ def _located(
     agreed = agreement(theirs, ours, precision)
     refitted: tuple[str, ...] = ()
     given_found = extracted, found
-    if not agreed.difference <= CLOSE and _share(found) >= DERIVED:
+    # Refitting takes activations of all layers at once.
+    if not agreed.difference <= CLOSE and _share(found) >= DERIVED and not is_large(given.traced.model):
         other = mirror_images(walk)
         given_found = extracted, other
         again = _extracted(given, owner, example, other)
@@ -232,11 +234,20 @@ def _located(
         return decide(
             replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision))
         )
-    if result.answer == "derived" and not ancestors and result.deep >= DERIVED:
+    if result.answer == "derived" and not ancestors and result.deep >= DERIVED and not _only_rounded(given, result):
         start = _start(*given_found, owner)
         if start is not None and start.explains:
             return decide(_explained(findings, start))
     return result
+
+
+def _only_rounded(given: Suspect, result: Location) -> bool:
+    """Whether a large model differs by no more than the rounding of its type, which no training explains."""
+    model = given.traced.model
+    if not is_large(model):
+        return False
+    allowed = ROUNDINGS * torch.finfo(coarsest(model)).eps
+    return all(layer.worst <= allowed for layer in result.layers if layer.found)
 
 
 def _start(extracted: Traced, found: Mapping[int, Found], owner: Owner) -> Start | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -20,13 +21,21 @@ _ROOM_PER_TENSOR: Final = 256
 class TensorWriter:
     """Writes a safetensors file whose tensors come one after the other.
 
-    Their shapes are not known before, so room is kept for the header, and it is written last.
+    Where only their names are known before, more room is kept for the header than it takes; it is written last.
     """
 
-    def __init__(self, path: Path, names: list[str], metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        names: Collection[str] | Mapping[str, tuple[tuple[int, ...], torch.dtype]],
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
         self._header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
         spare = len(json.dumps(self._header).encode()) + sum(len(name.encode()) for name in names)
-        self._room = -(-(spare + _ROOM_PER_TENSOR * (len(names) + 1)) // 8) * 8
+        room = spare + _ROOM_PER_TENSOR * (len(names) + 1)
+        if isinstance(names, Mapping):
+            room = len(_text({**self._header, **_entries(names)}))
+        self._room = -(-room // 8) * 8
         self._end = 0
         self._file = open(path, "wb")  # noqa: SIM115 - closed by __exit__
         self._file.seek(8 + self._room)
@@ -49,7 +58,20 @@ class TensorWriter:
     ) -> None:
         with self._file as file:
             if kind is None:
-                text = json.dumps(self._header, separators=(",", ":")).encode()
+                text = _text(self._header)
                 assert len(text) <= self._room, "room for the header is reckoned from the names"
                 file.seek(0)
                 file.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
+
+
+def _text(header: Mapping[str, Any]) -> bytes:
+    return json.dumps(header, separators=(",", ":")).encode()
+
+
+def _entries(shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]]) -> dict[str, Any]:
+    """What a header will say of tensors of these shapes."""
+    found, end = {}, 0
+    for name, (shape, dtype) in shapes.items():
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        found[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    return found

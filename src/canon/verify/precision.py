@@ -9,7 +9,9 @@ from typing import Final
 import torch
 from torch import nn
 
+from canon.graph.mapped import is_mapped
 from canon.graph.tensors import tensor_names
+from canon.graph.widening import is_large
 
 ROUNDINGS: Final = 4
 """Residuals of this many roundings are no difference: weights were rounded once, and sums of them more than once."""
@@ -55,7 +57,12 @@ def coarsest(model: nn.Module) -> torch.dtype:
 
 
 def widened(model: nn.Module) -> nn.Module:
-    """The model, or a copy in float32 where its types are not all float32 or all float64."""
+    """The model, or a copy in float32 where its types are not all float32 or all float64.
+
+    A model that lies in files stays as it is: what is compared is widened layer by layer.
+    """
+    if any(map(is_mapped, tensor_names(model)[0].values())) and is_large(model):
+        return model
     found = {tensor.dtype for tensor in tensor_names(model)[0].values() if tensor.is_floating_point()}
     return model if found in ({torch.float32}, {torch.float64}, set()) else copy.deepcopy(model).float()
 

@@ -18,10 +18,11 @@ from canon.errors import FileFormatError, reason_of
 from canon.graph import ChannelGraph, trace
 from canon.graph.inputs import arguments, map_tensors
 from canon.graph.sizes import update_sizes
-from canon.graph.tensors import clone_with, tensor_names
+from canon.graph.tensors import StoredTensors, clone_with, tensor_names
 from canon.io.folder.build import build_skeleton, build_unfilled, import_package, package_class
 from canon.io.folder.config import CONFIG, WIDTHS, Config, read_config
 from canon.io.folder.examples import config_example
+from canon.io.folder.quantized import Dequantized, Quantized
 from canon.io.folder.shards import MappedTensors, Shards, find_shards
 from canon.io.origin import FileState, file_state
 
@@ -56,21 +57,27 @@ def read_folder(folder: Path, limits: Limits, example: Any = None) -> FolderMode
     config_state = file_state(folder / CONFIG) if (folder / CONFIG).is_file() else None
     config = read_config(folder, limits)
     kind = package_class(config, where)
-    shards = find_shards(folder, limits)
-    _refuse_quantized(config, where)
+    quantized = Quantized.of(config, where)
+    found = find_shards(folder, limits)
+    shards = found if quantized is None else quantized.shown(found, where)
+    config = config if quantized is None else quantized.plain(config)
     skeleton = build_skeleton(config, where)
     fit = _fit(skeleton, shards, kind, where)
     given = config_example(skeleton) if example is None else example
     inputs = arguments(skeleton, given)
-    notes = list(fit.notes)
+    notes = list(fit.notes) + ([] if quantized is None else [quantized.note])
     if fit.converted:
+        if quantized is not None:
+            raise FileFormatError("quantised weights under older names are not read", where=where)
         model, more = _converted(folder, config, kind), ["the files use older names, which transformers translated"]
         notes += more
     else:
         if fit.widths:
             _check_widths(config, skeleton, shards, fit, inputs, where)
             notes.append(f"{len(fit.widths)} tensors have other widths than the config says")
-        model = _filled(build_unfilled(config, where), MappedTensors(shards), fit, notes)
+        stored: StoredTensors = MappedTensors(found)
+        stored = stored if quantized is None else Dequantized(stored, shards.entries)
+        model = _filled(build_unfilled(config, where), stored, fit, notes)
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     inputs = map_tensors(lambda x: x.to(dtype) if x.is_floating_point() else x, inputs)
     model.__dict__[NOTE] = {"config": config.values, "package": config.package, "shard_bytes": shards.largest,
@@ -177,7 +184,7 @@ def _free_axes(graph: ChannelGraph) -> set[tuple[str, int]]:
     return found
 
 
-def _filled(model: nn.Module, stored: MappedTensors, fit: _Fit, notes: list[str]) -> nn.Module:
+def _filled(model: nn.Module, stored: StoredTensors, fit: _Fit, notes: list[str]) -> nn.Module:
     """The architecture with the files' tensors in place, each as wide as it is."""
     tensors, _ = tensor_names(model)
     found = {first: stored[name] for first, name in fit.names.items()}
@@ -237,14 +244,3 @@ def _converted(folder: Path, config: Config, kind: Any) -> nn.Module:
         model.config.use_cache = False
     result: nn.Module = model.eval()
     return result
-
-
-def _refuse_quantized(config: Config, where: str) -> None:
-    how = config.values.get("quantization_config")
-    if how:
-        name = how.get("quant_method", "unknown") if isinstance(how, dict) else "unknown"
-        raise FileFormatError(
-            f"the weights are quantised ({name!s:.40})",
-            where=where,
-            hint="Save the model after dequantize(), in float16 or bfloat16",
-        )

@@ -16,7 +16,7 @@ from canon.graph.tensors import tensor_names
 from canon.io.folder.build import build_skeleton
 from canon.io.folder.config import CONFIG, WIDTHS, Config
 from canon.io.folder.load import NOTE
-from canon.io.folder.writing import ShardWriter
+from canon.io.folder.writing import ShardWriter, shapes_of
 
 SHARD_BYTES: Final = 5 << 30
 """Most bytes in one file, where nothing else is known."""
@@ -51,7 +51,7 @@ def save_folder(model: nn.Module, target: Path) -> tuple[str, ...]:
         (place / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         stem = "model" if note["package"] == "transformers" else "diffusion_pytorch_model"
         most = note["shard_bytes"] or SHARD_BYTES
-        with ShardWriter(place, stem, list(tensors), most, indexed=note["indexed"]) as writer:
+        with ShardWriter(place, stem, shapes_of(tensors), most, indexed=note["indexed"]) as writer:
             for name, tensor in tensors.items():
                 writer.add(name, tensor)
     return notes

@@ -16,6 +16,7 @@ from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
 from canon.graph.mapped import note
 from canon.graph.tensors import StoredTensors
+from canon.graph.widening import LAYER_BY_LAYER
 from canon.io.origin import FileState, file_state
 from canon.io.weights import INDEX_SUFFIX, beside, checked_header
 
@@ -145,7 +146,9 @@ class MappedTensors(StoredTensors):
                 if file_state(file.fileno()) != shards.states[path]:
                     raise FileFormatError("the file was changed while it was read", where=str(path))
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
-            note(self._maps[path])
+        if sum(map(len, self._maps.values())) >= LAYER_BY_LAYER:  # of small models, results are made in memory
+            for pages in self._maps.values():
+                note(pages)
 
     def __getitem__(self, name: str) -> Tensor:
         path, entry = self._entries[name]

@@ -3,67 +3,89 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+import torch
 from torch import Tensor
 
 from canon.io.tensor_writer import TensorWriter
 
 METADATA: Final = {"format": "pt"}
 
+Shapes = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
+"""Shape and type of every tensor by name, in the order in which they are written."""
+
+
+def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+    """What a writer needs to know of tensors that it will be given."""
+    return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
+
 
 class ShardWriter:
-    """Takes tensors one after the other; a file is closed when the next tensor would make it too large.
+    """Takes tensors one after the other, in the order of `shapes`; each file holds at most so many bytes.
 
-    How many files there will be is known last, and is part of their names, so they get their names at the end.
+    A tensor that is larger gets a file of its own.
     """
 
-    def __init__(self, folder: Path, stem: str, names: list[str], most: int, *, indexed: bool = True) -> None:
-        self._folder, self._stem, self._names, self._most, self._indexed = folder, stem, names, most, indexed
-        self._parts: list[list[str]] = []
+    def __init__(self, folder: Path, stem: str, shapes: Shapes, most: int, *, indexed: bool = True) -> None:
+        self._folder, self._shapes = folder, shapes
+        groups = [*_groups(shapes, most)]
+        one = len(groups) == 1 and not indexed
+        self._files = {
+            f"{stem}.safetensors" if one else f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors": names
+            for number, names in enumerate(groups, 1)
+        }
+        self._index = None if one else folder / f"{stem}.safetensors.index.json"
+        self._waiting = iter(self._files.items())
+        self._left: list[str] = []
         self._open: TensorWriter | None = None
-        self._size = self._total = 0
 
     def __enter__(self) -> ShardWriter:
         return self
 
     def add(self, name: str, tensor: Tensor) -> None:
         """Write one tensor."""
-        size = tensor.numel() * tensor.element_size()
-        if self._open is None or (self._parts[-1] and self._size + size > self._most):
+        if not self._left:
             self._close(None, None, None)
-            self._parts.append([])
-            self._open = TensorWriter(self._part(len(self._parts)), self._names, METADATA)
-            self._size = 0
+            file, names = next(self._waiting)
+            self._left = [*reversed(names)]
+            shapes = {one: self._shapes[one] for one in names}
+            self._open = TensorWriter(self._folder / file, shapes, METADATA)
+        assert self._open is not None, "a file was opened"
+        assert self._left.pop() == name, "tensors come in the order that was promised"
         self._open.add(name, tensor)
-        self._parts[-1].append(name)
-        self._size += size
-        self._total += size
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(kind, error, trace)
-        if kind is not None:
-            return
-        if len(self._parts) == 1 and not self._indexed:
-            self._part(1).rename(self._folder / f"{self._stem}.safetensors")
-            return
-        weight_map: dict[str, str] = {}
-        for number, names in enumerate(self._parts, 1):
-            final = f"{self._stem}-{number:05d}-of-{len(self._parts):05d}.safetensors"
-            self._part(number).rename(self._folder / final)
-            weight_map.update(dict.fromkeys(names, final))
-        index: dict[str, Any] = {"metadata": {"total_size": self._total}, "weight_map": weight_map}
-        path = self._folder / f"{self._stem}.safetensors.index.json"
-        path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+        if kind is None and self._index is not None:
+            weight_map = {name: file for file, names in self._files.items() for name in names}
+            total = sum(map(_size, self._shapes.values()))
+            index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+            self._index.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
     def _close(self, kind: Any, error: Any, trace: Any) -> None:
         if self._open is not None:
             self._open.__exit__(kind, error, trace)
             self._open = None
 
-    def _part(self, number: int) -> Path:
-        return self._folder / f"part-{number:05d}.safetensors"
+
+def _size(entry: tuple[tuple[int, ...], torch.dtype]) -> int:
+    return math.prod(entry[0]) * entry[1].itemsize
+
+
+def _groups(shapes: Shapes, most: int) -> Iterator[list[str]]:
+    found: list[str] = []
+    size = 0
+    for name, entry in shapes.items():
+        if found and size + _size(entry) > most:
+            yield found
+            found, size = [], 0
+        found.append(name)
+        size += _size(entry)
+    yield found

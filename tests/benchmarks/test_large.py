@@ -1,0 +1,48 @@
+"""The measurement of large models, on a small one."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from canon_benchmarks.large import SIZES, Row, build, measure, own_bytes, page, run, sum_all
+
+pytest.importorskip("transformers")
+
+
+def test_a_checkpoint_is_made_in_shards(tmp_path: Path) -> None:
+    build(tmp_path / "owner", "small")
+    files = sorted((tmp_path / "owner").glob("*.safetensors"))
+    assert len(files) > 2
+    assert max(file.stat().st_size for file in files) < 1.2 * SIZES["small"][1]
+    assert sum_all(tmp_path / "owner") == sum_all(tmp_path / "owner") != 0
+
+
+def test_memory_of_a_process_grows_with_what_it_takes() -> None:
+    before = own_bytes(os.getpid())
+    taken = bytearray(os.urandom(1 << 16)) * 800
+    assert own_bytes(os.getpid()) - before > 40 << 20
+    assert own_bytes(1 << 30) == 0
+    del taken
+
+
+def test_a_command_that_fails_is_written_down(tmp_path: Path) -> None:
+    row = run(["recover", str(tmp_path / "nothing"), "-o", str(tmp_path / "out")], "recover", 0.5)
+    assert row.exit_code != 0
+    assert row.seconds > 0
+    assert row.peak > 0
+    assert "error" in row.said
+
+
+def test_the_page_shows_every_row() -> None:
+    row = Row("recover", 12.0, 6.0, 1_300_000_000, 0, "")
+    result = {"size": "1b", "bytes": 2.2e9, "files": 9, "reading_seconds": 2.0, "rows": [vars(row)]}
+    assert "| recover | 12.0 | 6.0 | 1.30 GB | 0 |" in page([result])
+
+
+@pytest.mark.slow
+def test_the_verbs_work_on_a_folder(tmp_path: Path) -> None:
+    *_, result = measure("small", tmp_path, ["attack", "inspect", "register", "recover", "locate by key"])
+    assert [row["exit_code"] for row in result["rows"]] == [0] * 5
