@@ -104,7 +104,7 @@ def randomize_norms(model: nn.Module, seed: int = 1) -> None:
 
 
 @torch.no_grad()
-def wake(model: nn.Module, seed: int = 2) -> None:
+def fill_empty_weights(model: nn.Module, seed: int = 2) -> None:
     """Fill weights that begin as nothing: heads of zeros, layer scales of a millionth.
 
     A layer that is multiplied by nothing shows no mistake. Biases of zero stay: they would only drown the differences.
@@ -121,7 +121,7 @@ def wake(model: nn.Module, seed: int = 2) -> None:
 def _prepared(name: str, dtype: str, device: str) -> tuple[nn.Module, Tensor]:
     model = zoo.model(name)
     randomize_norms(model)
-    wake(model)
+    fill_empty_weights(model)
     wanted = getattr(torch, dtype)
     return model.to(device, wanted), zoo.example_input(name).to(device, wanted)
 

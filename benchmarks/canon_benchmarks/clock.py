@@ -40,7 +40,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Step:
+class Timed:
     """Something to be timed."""
 
     run: Callable[[], object]
@@ -54,7 +54,7 @@ class Step:
     """Whether it writes memory of the size of a model. A run that is timed then follows one that is not."""
 
 
-def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[str, Times]:
+def times_of(steps: Mapping[str, Timed], *, repeats: int, device: str) -> dict[str, Times]:
     """Time steps in turn, round by round, so that a machine that is slow for a while is so for all of them.
 
     Before every run on the host, memory that was freed is given back to the system, as if the process were new.
@@ -84,7 +84,7 @@ def times_of(steps: Mapping[str, Step], *, repeats: int, device: str) -> dict[st
 
 def time_of(function: Callable[[], object], *, repeats: int, device: str) -> Times:
     """Time one call, each time after one that is not timed."""
-    return times_of({"": Step(function, large=True)}, repeats=repeats, device=device)[""]
+    return times_of({"": Timed(function, large=True)}, repeats=repeats, device=device)[""]
 
 
 def _give_back() -> None:

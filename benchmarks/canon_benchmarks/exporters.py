@@ -9,7 +9,6 @@ contained or derived both times.
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ from canon.attacks import attack
 from canon.io import load
 from canon.verify import LayoutKey, register
 from canon_benchmarks.exports import EXPORTERS, PASSES, write
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import subject
 
 KEYS: Final = ("model", "exporter", "norms", "then")
@@ -94,9 +93,9 @@ def page(records: Sequence[Record]) -> str:
     models = [name for name in zoo.PAPER_MODELS if any(r["model"] == name for r in records)]
     lines = [
         "# Through the tools that make ONNX files\n",
-        "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after mix-opseq "
-        "at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 is by channel. Each cell has the answer to "
-        "*same network?* by the reference and by the layout key; a dot: the outputs of the file are no longer "
+        "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after "
+        "mix-opseq at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 by channel. Each cell has the "
+        "answer to *same network?* by the reference and by the layout key; a dot: the file's outputs are no longer "
         "those of the reference.\n",
         f"{good} of {len(records)} files are *equal*, *contained* or *derived* by both.\n",
         f"| exporter | norms | then | {' | '.join(models)} |",
@@ -131,12 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     wanted = [case for case in cases(chosen.model) if chosen.then is None or case.then in chosen.then]
     wanted.sort(key=lambda case: (case.then.startswith("int8"), chosen.model.index(case.model)))
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(wanted, measure, store, minutes=chosen.minutes)
     ordered = list(store.records.values())
     write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)
     return 1 if left or not all(record["good"] for record in ordered) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

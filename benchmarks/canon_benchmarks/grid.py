@@ -29,7 +29,7 @@ SAVE_EVERY = 2.0
 
 
 @dataclass
-class Store:
+class GridFile:
     """The records of a grid, in one JSON file with one record per line."""
 
     path: Path
@@ -39,9 +39,9 @@ class Store:
     records: dict[tuple[Any, ...], Record] = field(default_factory=dict)
 
     @staticmethod
-    def open(path: Path, keys: Sequence[str]) -> Store:
+    def open(path: Path, keys: Sequence[str]) -> GridFile:
         """What the file holds so far; nothing when there is none."""
-        store = Store(path, tuple(keys))
+        store = GridFile(path, tuple(keys))
         if path.exists():
             try:
                 found = json.loads(path.read_text(encoding="utf-8"))["records"]
@@ -71,7 +71,7 @@ class Store:
 def run_cases(
     cases: Sequence[Case],
     measure: Callable[[Case], Record],
-    store: Store,
+    store: GridFile,
     *,
     jobs: int = 1,
     minutes: float | None = None,

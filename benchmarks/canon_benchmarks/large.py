@@ -1,6 +1,6 @@
 """Models that are larger than memory should be: each verb on a folder of shards, its memory and its time.
 
-`python -m canon_benchmarks large [SIZE] [--folder FOLDER] [--keep]` makes a checkpoint in the shape of a Llama with random
+`python -m canon_benchmarks large [SIZE] [--folder FOLDER] [--keep]` makes a checkpoint in the shape of a Llama, random
 numbers in bfloat16, attacks its MLPs, runs recover, register, locate and verify on the folders as a user would, and
 writes docs/results/large.json and docs/results/large.md. SIZE is `small`, `1b` (2.2 GB) or `7b` (13.5 GB); about four
 times as much is needed on the disk. The yardstick is reading and summing all shards once, in the same run.
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -194,7 +194,7 @@ def page(results: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def main(arguments: list[str]) -> None:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Measure one size and write the results; other sizes stay as they were."""
     parser = argparse.ArgumentParser(prog="python -m canon_benchmarks large")
     parser.add_argument("size", nargs="?", default="1b", choices=SIZES)
@@ -213,7 +213,4 @@ def main(arguments: list[str]) -> None:
     results.sort(key=lambda one: list(SIZES).index(one["size"]))
     RESULTS.write_text(json.dumps({"environment": environment(), "results": results}, indent=1) + "\n")
     PAGE.write_text(page(results))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])
+    return 0

@@ -17,7 +17,7 @@ from canon import zoo
 from canon._files import write_text
 from canon.containment import locate
 from canon.recovery import recover
-from canon_benchmarks.clock import Step, peak_extra_bytes, times_of
+from canon_benchmarks.clock import Timed, peak_extra_bytes, times_of
 from canon_benchmarks.micro import Measurement, save
 from canon_benchmarks.performance import Case, attacked
 from canon_benchmarks.subjects import subject
@@ -38,8 +38,8 @@ def measure_locate(name: str, variant: str = "mix-opseq", ratio: float = 0.2, re
     owner, example = subject(name), zoo.example_input(name)
     _, suspect = attacked(Case(name, variant, ratio), owner, example)
     steps = {
-        "recover": Step(lambda: recover(suspect, example), large=True),
-        "locate": Step(lambda: locate(suspect, owner, example), large=True),
+        "recover": Timed(lambda: recover(suspect, example), large=True),
+        "locate": Timed(lambda: locate(suspect, owner, example), large=True),
     }
     times = times_of(steps, repeats=repeats, device="cpu")
     ours, theirs = times["locate"].median, times["recover"].median
@@ -52,7 +52,7 @@ def measure_memory(name: str, variant: str = "mix-opseq", ratio: float = 0.2) ->
     owner, example = subject(name), zoo.example_input(name)
     _, suspect = attacked(Case(name, variant, ratio), owner, example)
     size = sum(tensor.numel() * tensor.element_size() for tensor in suspect.state_dict().values())
-    locate(suspect, owner, example)  # libraries wake up
+    locate(suspect, owner, example)  # the first call loads libraries
     extra = peak_extra_bytes(lambda: locate(suspect, owner, example), "cpu")
     note = "" if extra is None else f"{extra / 1e6:.0f} MB beside a suspect of {size / 1e6:.0f} MB"
     share = 0.0 if extra is None else extra / size

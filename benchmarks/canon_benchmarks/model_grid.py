@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from canon._files import write_text
 from canon.attacks import attack
 from canon.errors import AttackError
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import MODELS, RATIOS, SEEDS, VARIANTS
 
 KEYS: Final = ("model", "variant", "ratio", "seed")
@@ -95,7 +95,7 @@ def run_grid(
         GridCase(model, variant, ratio, seed)
         for ratio, model, variant, seed in product(chosen.ratios, chosen.models, chosen.variants, chosen.seeds)
     ]
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(cases, on_device(measure, chosen.device), store, jobs=chosen.jobs, minutes=chosen.minutes)
     records = list(store.records.values())
     write_text(chosen.out.with_suffix(".md"), page(records), force=True)

@@ -25,7 +25,7 @@ from canon.attacks import attack
 from canon.bench.measures import exact_arithmetic
 from canon.errors import CanonError
 from canon.recovery import recover
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.model_grid import choose, on_device
 from canon_benchmarks.subjects import shapes, subject
 
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             chosen.models, chosen.variants, chosen.ratios, chosen.seeds, NOISES
         )
     ]
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(cases, on_device(measure, chosen.device), store, jobs=chosen.jobs, minutes=chosen.minutes)
     text = page(list(store.records.values()))
     write_text(chosen.out.with_suffix(".md"), text, force=True)

@@ -29,7 +29,7 @@ from canon.io.onnx.parse import parse
 from canon.recovery import recover
 from canon.verify.digest import file_digest
 from canon.zoo.compatibility import import_torchvision
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 
 KEYS: Final = ("package", "file")
 SAME: Final = 1e-4
@@ -204,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     size = tuple(chosen.size) if chosen.size else None
     cases = [FileCase(chosen.package, path.name, str(path.parent), size, chosen.compare) for path in chosen.files]
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(cases, measure, store)
     found = [store.records[case.package, case.file] for case in cases if (case.package, case.file) in store.records]
     for record in found:

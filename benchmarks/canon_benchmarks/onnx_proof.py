@@ -28,7 +28,7 @@ from canon.attacks import attack
 from canon.errors import MissingExtraError
 from canon.io import load, save
 from canon.io.onnx import save_onnx
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import gap, inputs, logits, subject
 
 KEYS: Final = ("model", "norms", "names")
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, help="begin no case after this time; run again to go on")
     chosen = parser.parse_args(arguments)
     cases = [ProofCase(model, norms, names) for norms, names in FORMS for model in chosen.models]
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(cases, measure, store, minutes=chosen.minutes)
     ordered = sorted(store.records.values(), key=lambda r: (zoo.PAPER_MODELS.index(r["model"]), r["norms"], r["names"]))
     write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)

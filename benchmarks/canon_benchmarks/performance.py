@@ -24,7 +24,7 @@ from canon.errors import AttackError, MissingExtraError
 from canon.graph import trace
 from canon.recovery import RecoveryReport, recover
 from canon.verify import align, certify
-from canon_benchmarks.clock import Step, Times, peak_extra_bytes, read_bandwidth, times_of
+from canon_benchmarks.clock import Timed, Times, peak_extra_bytes, read_bandwidth, times_of
 from canon_benchmarks.pruning import import_pruning, prune, removed_channels
 from canon_benchmarks.subjects import VARIANTS, subject
 
@@ -115,18 +115,18 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     size = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
     result = recover(model, example)
     steps = {
-        "trace": Step(lambda: trace(model, example)),
-        "clone": Step(lambda: {name: tensor.clone() for name, tensor in state.items()}, large=True),
-        "attack": Step(lambda: attack_with(clean, example, options), large=True),
-        "forward": Step(torch.no_grad()(lambda: model(images))),
-        "recover": Step(lambda: recover(model, example), large=True),
-        "align": Step(lambda: align(result.model, clean, example)),
-        "certify": Step(lambda: certify(result.model, clean, example)),
+        "trace": Timed(lambda: trace(model, example)),
+        "clone": Timed(lambda: {name: tensor.clone() for name, tensor in state.items()}, large=True),
+        "attack": Timed(lambda: attack_with(clean, example, options), large=True),
+        "forward": Timed(torch.no_grad()(lambda: model(images))),
+        "recover": Timed(lambda: recover(model, example), large=True),
+        "align": Timed(lambda: align(result.model, clean, example)),
+        "certify": Timed(lambda: certify(result.model, clean, example)),
     }
     with suppress(MissingExtraError):
         steps["pruning"] = _pruning(model, example, result.report)
     if probe:
-        steps["probe"] = Step(lambda: recover(model, example, "probe"), rounds=probe)
+        steps["probe"] = Timed(lambda: recover(model, example, "probe"), rounds=probe)
     seconds = times_of(steps, repeats=repeats, device=device)
     if device.startswith("cuda"):
         seconds["reading"] = Times((size / read_bandwidth(device),))
@@ -146,7 +146,7 @@ def measure(case: Case, *, device: str = "cpu", repeats: int = 5, probe: int = 1
     return record
 
 
-def _pruning(model: nn.Module, example: Tensor, report: RecoveryReport) -> Step:
+def _pruning(model: nn.Module, example: Tensor, report: RecoveryReport) -> Timed:
     removed = removed_channels(trace(model, example), report)
     given: list[nn.Module] = []
 
@@ -154,7 +154,7 @@ def _pruning(model: nn.Module, example: Tensor, report: RecoveryReport) -> Step:
         given[:] = [copy.deepcopy(model).requires_grad_(True)]
 
     import_pruning()  # what that takes does not count
-    return Step(lambda: prune(given.pop(), example, removed), prepare)
+    return Timed(lambda: prune(given.pop(), example, removed), prepare)
 
 
 def ratios(seconds: dict[str, float], extra: int | None, size: int) -> dict[str, float]:

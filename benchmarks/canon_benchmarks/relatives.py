@@ -24,7 +24,7 @@ from canon.attacks.after import parse
 from canon.bench.measures import exact_arithmetic
 from canon.containment import locate
 from canon.verify import register
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.relatives_page import page
 from canon_benchmarks.schooling import School
 
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--page", action="store_true", help="make the page, measure nothing")
     parser.add_argument("--out", type=Path, default=OUT, help="the JSON file to write and to continue")
     chosen = parser.parse_args(arguments)
-    store, left = Store.open(chosen.out, KEYS), 0
+    store, left = GridFile.open(chosen.out, KEYS), 0
     if not chosen.page:
         school = School(chosen.dataset, chosen.data, chosen.device, chosen.cache)
         grown = chosen.dataset == "cifar100"

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from canon._files import write_text
 from canon.api import judge
 from canon.attacks import attack
 from canon.verify import LayoutKey, register
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import subject
 from canon_benchmarks.thief import REWRITINGS, rewritten
 
@@ -116,12 +115,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=OUT, help="the JSON file to write and to continue")
     chosen = parser.parse_args(arguments)
     cases = [RewritingCase(model, seed) for model in chosen.model for seed in range(chosen.seeds)]
-    store = Store.open(chosen.out, KEYS)
+    store = GridFile.open(chosen.out, KEYS)
     left = run_cases(cases, measure, store, minutes=chosen.minutes)
     ordered = list(store.records.values())
     write_text(chosen.out.with_suffix(".md"), page(ordered), force=True)
     return 1 if left or not all(record["good"] for record in ordered) else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

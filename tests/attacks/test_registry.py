@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from canon import attacks
+from canon import _plugins, attacks
 from canon.attacks import Channels, Kind, Primitive, Setting, registry
 from canon.errors import AttackError
 from tests.preservation import assert_same_function, outputs, randomize
@@ -35,8 +35,8 @@ class Greedy(Primitive):
 
 
 def plugins(monkeypatch: pytest.MonkeyPatch, **targets: str) -> None:
-    entries = [EntryPoint(name, target, registry.GROUP) for name, target in targets.items()]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    entries = [EntryPoint(name, target, registry.PRIMITIVES.group) for name, target in targets.items()]
+    monkeypatch.setattr(_plugins, "entry_points", lambda group: entries)
 
 
 def network() -> nn.Module:
@@ -82,7 +82,7 @@ def test_a_plugin_must_be_a_primitive_of_its_name(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_class_joins_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_ADDED", {})
+    monkeypatch.setattr(registry.PRIMITIVES, "added", {})
     assert attacks.add(Twins) is attacks.add(Twins) is Twins
     assert attacks.names()[-1] == "twins"
     assert attacks.attack(network(), EXAMPLE, ["twins"], ratio=1.0).log.spaces

@@ -69,7 +69,8 @@ def cluster() -> Iterator[str]:
     from ray.cluster_utils import Cluster
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+        root = Path(__file__).parents[2]
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "benchmarks")]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         nodes.add_node(num_cpus=1)

@@ -23,16 +23,16 @@ def test_all_combinations() -> None:
 
 
 @pytest.mark.parametrize("name", ["convnext_tiny", "vit_b_16"])
-def test_no_layer_is_asleep(name: str) -> None:
+def test_no_layer_is_multiplied_by_nothing(name: str) -> None:
     model = zoo.model(name)
 
-    def asleep() -> list[str]:
+    def empty() -> list[str]:
         weights = [(key, value.detach()) for key, value in model.named_parameters() if value.ndim > 1]
         return [key for key, value in weights if float(value.abs().max()) < 1e-3]
 
-    assert asleep(), "the zoo's models begin with sleeping layers"
-    attack_grid.wake(model)
-    assert not asleep()
+    assert empty(), "the zoo's models begin with layers that do nothing"
+    attack_grid.fill_empty_weights(model)
+    assert not empty()
 
 
 def test_a_slice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

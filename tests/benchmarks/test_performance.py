@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from canon_benchmarks import performance_table, scale
-from canon_benchmarks.clock import Step, Times, peak_extra_bytes, times_of
+from canon_benchmarks.clock import Timed, Times, peak_extra_bytes, times_of
 from canon_benchmarks.performance import FOUR, LIMITS, Case, cases, measure, ratios
 
 SECONDS = {"trace": 0.1, "clone": 0.1, "attack": 0.4, "forward": 0.5, "recover": 0.8, "align": 0.3, "certify": 0.4}
@@ -19,9 +19,9 @@ SECONDS = {"trace": 0.1, "clone": 0.1, "attack": 0.4, "forward": 0.5, "recover":
 def test_steps_take_turns_and_neither_what_warms_up_nor_what_is_prepared_counts() -> None:
     calls: list[str] = []
     steps = {
-        "a": Step(partial(calls.append, "a"), large=True),
-        "b": Step(partial(calls.append, "b"), prepare=partial(calls.append, "prepare b")),
-        "slow": Step(partial(calls.append, "slow"), rounds=1),
+        "a": Timed(partial(calls.append, "a"), large=True),
+        "b": Timed(partial(calls.append, "b"), prepare=partial(calls.append, "prepare b")),
+        "slow": Timed(partial(calls.append, "slow"), rounds=1),
     }
     times = times_of(steps, repeats=2, device="cpu")
     fast = ["a", "a", "prepare b", "b"]

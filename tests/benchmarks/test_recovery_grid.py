@@ -13,7 +13,7 @@ import torch
 import canon
 from canon.errors import BenchError
 from canon_benchmarks import model_grid, noise_curve, recovery_grid
-from canon_benchmarks.grid import Record, Store, run_cases
+from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.model_grid import GridCase
 from canon_benchmarks.subjects import MODELS, gap, inputs, logits, subject
 
@@ -32,10 +32,10 @@ def square(case: Number) -> Record:
 @pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_records_are_kept_and_continued(tmp_path: Path, jobs: int, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "grid" / "numbers.json"
-    store = Store.open(path, ["value"])
+    store = GridFile.open(path, ["value"])
     assert run_cases([Number(k) for k in (3, 13, 4)], square, store, jobs=jobs) == 1
     assert "failed  {'value': 13}: ValueError: unlucky" in capsys.readouterr().err
-    store = Store.open(path, ["value"])
+    store = GridFile.open(path, ["value"])
     assert {key[0]: record["square"] for key, record in store.records.items()} == {3: 9, 4: 16}
     assert run_cases([Number(k) for k in (3, 4, 5)], square, store) == 0
     assert capsys.readouterr().err.count("square") == 1, "only the new case is run"
@@ -43,7 +43,7 @@ def test_records_are_kept_and_continued(tmp_path: Path, jobs: int, capsys: pytes
 
 
 def test_time_runs_out(tmp_path: Path) -> None:
-    store = Store.open(tmp_path / "numbers.json", ["value"])
+    store = GridFile.open(tmp_path / "numbers.json", ["value"])
     assert run_cases([Number(1), Number(2)], square, store, minutes=-1) == 2
 
 
@@ -51,7 +51,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text("[1, 2]")
     with pytest.raises(BenchError, match="not one that a grid wrote"):
-        Store.open(path, ["value"])
+        GridFile.open(path, ["value"])
 
 
 def record(**changes: Any) -> Record:

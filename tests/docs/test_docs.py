@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from canon.attacks import registry as attacks
-from canon.watermarks import registry as watermarks
+from canon.attacks.registry import PRIMITIVES
+from canon.io import formats
+from canon.watermarks.registry import SCHEMES
 from tests.docs.snippets import blocks, run_page
 from tools.samples import SAMPLES
 
@@ -26,8 +27,10 @@ WITH_CODE = [page for page in PAGES if "```" in page.read_text(encoding="utf-8")
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.relative_to(ROOT).with_suffix("").as_posix())
 def test_snippets_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (attacks, watermarks):
-        monkeypatch.setattr(registry, "_ADDED", {})
+    for registry in (PRIMITIVES, SCHEMES):
+        monkeypatch.setattr(registry, "added", {})
+    monkeypatch.setattr(formats, "_ADDED", {})
+    monkeypatch.delattr(torch.nn, "tiny", raising=False)
     monkeypatch.chdir(tmp_path)
     with torch.random.fork_rng(devices=[]):
         run_page(page)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from canon.attacks import registry as attacks
-from canon.watermarks import registry as watermarks
+from canon.attacks.registry import PRIMITIVES
+from canon.watermarks.registry import SCHEMES
 
 FOLDER = Path(__file__).parents[2] / "examples"
 STORIES = ("check_a_suspect", "test_my_scheme", "add_an_attack")
@@ -24,8 +24,8 @@ def test_there_is_one_for_every_story() -> None:
 
 @pytest.mark.parametrize("name", STORIES)
 def test_examples_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for registry in (attacks, watermarks):
-        monkeypatch.setattr(registry, "_ADDED", {})
+    for registry in (PRIMITIVES, SCHEMES):
+        monkeypatch.setattr(registry, "added", {})
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     with torch.random.fork_rng(devices=[]):

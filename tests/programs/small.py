@@ -26,10 +26,10 @@ class Small(nn.Module):
         self.narrow, self.norm6 = nn.Conv2d(24, 18, 1, bias=False), nn.BatchNorm2d(18)
         self.group = nn.Conv2d(18, 20, 3, padding=1, stride=2, groups=2)
         self.fc = nn.Linear(20, 7)
-        self.relu = nn.ReLU(inplace=True)
+        self.relu, self.pool = nn.ReLU(inplace=True), nn.AvgPool2d(3, 1, 1)
 
     def trunk(self, x: Tensor) -> Tensor:
-        x = self.relu(self.norm0(self.stem(x)))
+        x = self.pool(self.relu(self.norm0(self.stem(x))))
         y = self.norm2(self.conv2(self.relu(self.norm1(self.conv1(x)))))
         x = self.relu(x + y)
         x = torch.cat([torch.relu(self.left(x)), self.right(x)], 1)

@@ -47,7 +47,7 @@ def test_two_thousand_layers() -> None:
     suspect = many_layers(2_000)
     found = house(suspect, suspect, example())
     assert found.exact
-    assert time.process_time() - started < 60
+    assert time.process_time() - started < 20
 
 
 def test_three_hundred_dense_skips() -> None:
@@ -56,7 +56,7 @@ def test_three_hundred_dense_skips() -> None:
     assert house(suspect, suspect, example()).whole
     with contextlib.suppress(NotNormal):
         house(dense_skips(300), owner(), example())
-    assert time.process_time() - started < 60
+    assert time.process_time() - started < 20
 
 
 def test_two_kinds_of_programs_that_keys_refuse() -> None:

@@ -6,14 +6,14 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from canon import watermarks
+from canon import _plugins, watermarks
 from canon.errors import WatermarkError
 from canon.watermarks import registry
 
 
 def plugins(monkeypatch: pytest.MonkeyPatch, **targets: str) -> None:
-    entries = [EntryPoint(name, target, registry.GROUP) for name, target in targets.items()]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries)
+    entries = [EntryPoint(name, target, registry.SCHEMES.group) for name, target in targets.items()]
+    monkeypatch.setattr(_plugins, "entry_points", lambda group: entries)
 
 
 def test_the_nine_schemes() -> None:
@@ -59,7 +59,7 @@ def test_a_plugin_must_be_a_scheme_of_its_name(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_class_joins_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_ADDED", {})
+    monkeypatch.setattr(registry.SCHEMES, "added", {})
     mine = type("Mine", (type(watermarks.get("uchida17")),), {"name": "mine"})
     assert watermarks.add(mine) is watermarks.add(mine) is mine
     assert watermarks.names()[-1] == "mine"

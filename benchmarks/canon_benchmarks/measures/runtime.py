@@ -13,7 +13,7 @@ from canon_benchmarks.cases import Runtime
 
 
 def measure_runtime(case: Runtime, setup: Setup, sheet: Sheet) -> None:
-    """Recover several times; the first time is not counted, as a device and its libraries wake up in it."""
+    """Recover several times; the first time is not counted, as a device and its libraries are loaded in it."""
     mine = owner(setup, case.training)
     suspect = mine.model if case.attack == CLEAN else attacked_model(case, mine, sheet)
     options = ProbeOptions(probes=case.probes, batch_size=case.batch) if case.method == "probe" else None

@@ -35,7 +35,7 @@ def channels_of(module: fx.GraphModule, node: fx.Node) -> int | None:
                 return int(layer.out_channels)
             if isinstance(layer, nn.BatchNorm2d):
                 return int(layer.num_features)
-            if isinstance(layer, nn.ReLU | nn.SiLU | nn.MaxPool2d | nn.Identity | nn.ReLU6):
+            if isinstance(layer, nn.ReLU | nn.SiLU | nn.MaxPool2d | nn.AvgPool2d | nn.Identity | nn.ReLU6):
                 node = node.args[0]  # type: ignore[assignment]
                 continue
         if node.op == "call_function" and node.target in (torch.nn.functional.relu, torch.relu):

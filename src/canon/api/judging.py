@@ -26,7 +26,7 @@ from canon.verify.answering import agreeing, answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
-from canon.verify.function import Inputs, given_probes, random_probes
+from canon.verify.function import Inputs, given_probes, probe_count, random_probes
 from canon.verify.mark import ALPHA, FRACTION, SLACK, Mark
 from canon.verify.programs import program_figures
 from canon.verify.verdict import Verdict, decide
@@ -181,7 +181,7 @@ def judge(
         _check_model(model)
     example = arguments(mine.suspect, example)
     owner = Owner.of(mine.reference, mine.layout_key, example)
-    calls = _calls(example, probes)
+    calls = _calls(example, probes, probe_count(mine.suspect))
     compared, function = _compared(mine, owner, calls)
     if compared.structure is None and not _settled(compared, function):
         location = find(compared, owner, public)
@@ -256,8 +256,8 @@ def _check_model(model: nn.Module) -> None:
             raise UnsupportedModelError("the tensor has a shape but no numbers", where=name, hint="Load the weights")
 
 
-def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None) -> dict[str, list[Inputs]]:
-    found = {"random": random_probes(example)}
+def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None, count: int) -> dict[str, list[Inputs]]:
+    found = {"random": random_probes(example, count)}
     for name, arrays in (probes or {}).items():
         if name in found:
             raise VerificationError(f"probes may not be called '{name}'", hint="Random ones are always drawn as well")

@@ -81,8 +81,8 @@ def containment_holds(document: Document) -> None:
         most = item["channels" if "channels" in item else "owner"]
         _must(0 <= item["distinct"] <= item["found"] <= most, f"more of '{item['name']!s:.60}' was found than there is")
     for space in spaces:
-        told = space["found"] + space["copies"] + space["surplus"]
-        _must(told == space["suspect"], f"the channels of '{space['name']!s:.60}' do not add up")
+        counted = space["found"] + space["copies"] + space["surplus"]
+        _must(counted == space["suspect"], f"the channels of '{space['name']!s:.60}' do not add up")
     found = [layer for layer in layers if layer["found"]]
     medians = sorted(layer["median"] for layer in found)
     _must(located["residual"] == max((layer["worst"] for layer in found), default=None), "another worst residual")

@@ -1,4 +1,4 @@
-"""What an attack primitive is: a change to the channels of one space, told in symbols.
+"""What an attack primitive is: a change to the channels of one space, written in symbols.
 
 A primitive never sees a weight. It appends dummies or splits channels, and the writer turns the result into tensors
 that compute the same function, for every architecture alike.

@@ -10,7 +10,6 @@ from typing import Any, Final, Unpack
 import torch
 from torch import Tensor, nn
 
-from canon._mapped import results
 from canon._shown import Shown
 from canon.attacks import registry
 from canon.attacks.after import Step, as_steps
@@ -26,6 +25,7 @@ from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
 from canon.graph import Example, arguments, trace
+from canon.graph.mapped import results
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors, resize_kernels
 

@@ -8,15 +8,12 @@ A plugin names its class under the entry point group `canon.attacks`:
 
 from __future__ import annotations
 
-import importlib
 from typing import Final
 
-from canon._plugins import entry_points
+from canon._plugins import Registry
 from canon.attacks.interface import Primitive
 from canon.attacks.options import MIX
 from canon.errors import AttackError
-
-GROUP: Final = "canon.attacks"
 
 _BUILT_IN: Final = {
     "nso_zero": "canon.attacks.nso_zero:NsoZero",
@@ -31,8 +28,7 @@ _BUILT_IN: Final = {
     "noisy_clique": "canon.attacks.noisy_clique:NoisyClique",
 }
 
-_ADDED: Final[dict[str, type[Primitive]]] = {}
-"""Primitives of this process alone."""
+PRIMITIVES: Final[Registry[Primitive]] = Registry(Primitive, "canon.attacks", "attack", AttackError, _BUILT_IN, MIX)
 
 
 def add(primitive: type[Primitive]) -> type[Primitive]:
@@ -40,13 +36,7 @@ def add(primitive: type[Primitive]) -> type[Primitive]:
 
     Adding a class of the same module and name again replaces it. Works as a decorator.
     """
-    name = primitive.name
-    known = _ADDED.get(name, object)
-    again = (known.__module__, known.__qualname__) == (primitive.__module__, primitive.__qualname__)
-    if name in (*MIX, *names()) and not again:
-        raise AttackError(f"there is an attack called '{name}' already", hint="Give yours another name")
-    _ADDED[name] = primitive
-    return primitive
+    return PRIMITIVES.add(primitive)
 
 
 def names() -> tuple[str, ...]:
@@ -55,35 +45,9 @@ def names() -> tuple[str, ...]:
     >>> names()[:3]
     ('nso_zero', 'nso_clique', 'nso_split')
     """
-    return tuple(dict.fromkeys((*_targets(), *_ADDED)))
+    return PRIMITIVES.names()
 
 
 def get(name: str) -> Primitive:
     """The primitive of this name."""
-    if name in _ADDED:
-        return _ADDED[name]()
-    targets = _BUILT_IN if name in _BUILT_IN else _targets()  # looking for plugins takes time
-    if name not in targets:
-        raise AttackError(f"no attack '{name}'", hint=f"Known: {', '.join((*names(), *MIX))}")
-    module, _, attribute = targets[name].partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    if not (isinstance(found, type) and issubclass(found, Primitive)):
-        raise AttackError("the entry point does not name a subclass of canon.attacks.Primitive", where=targets[name])
-    primitive = found()
-    if primitive.name != name:
-        raise AttackError(
-            f"the attack calls itself '{primitive.name}' but is registered as '{name}'", where=targets[name]
-        )
-    return primitive
-
-
-def _targets() -> dict[str, str]:
-    """Name to `module:class`; nothing is imported yet."""
-    targets = dict(_BUILT_IN)
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        if entry.name in MIX or targets.setdefault(entry.name, entry.value) != entry.value:
-            raise AttackError(
-                f"two attacks are called '{entry.name}'; one is {entry.value}",
-                hint="Uninstall one of the packages, or ask its author for another name",
-            )
-    return targets
+    return PRIMITIVES.get(name)

@@ -121,7 +121,7 @@ class Brush:
         return self.windows.spread(mean * shrink, deviation * shrink**0.5)
 
     @cached_property
-    def hush(self) -> float:
+    def damping(self) -> float:
         """How strongly null rows read null columns.
 
         A null channel behind a norm is null but for a rounding error; unless it weakens on the way, a deep chain of
@@ -185,7 +185,7 @@ class Brush:
     def _null(self, out: Tensor, lines: Lines, palette: Palette) -> None:
         flat, count = out.zero_().flatten(2), palette.silent.numel()
         if self.chain and count:
-            drawn = self.own.take(lines.filter, count * flat.shape[2]).mul_(self.hush)
+            drawn = self.own.take(lines.filter, count * flat.shape[2]).mul_(self.damping)
             flat.index_copy_(1, palette.silent, drawn.view(-1, count, flat.shape[2]))
 
 

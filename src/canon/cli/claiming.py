@@ -1,4 +1,4 @@
-"""What a verification is told of claims: the owner's, the other side's, and since when the suspect is known."""
+"""What a verification is given as claims: the owner's, the other side's, and since when the suspect is known."""
 
 from __future__ import annotations
 

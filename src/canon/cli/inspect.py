@@ -68,12 +68,12 @@ def inspect(
         return
     loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
     graph = trace(loaded.model, loaded.example)
-    rows = [describe(graph, space) for space in graph.spaces]
+    rows = [row_of(graph, space) for space in graph.spaces]
     found = document(loaded, graph, rows)
     talker.result(found, report(found, rows))
 
 
-def describe(graph: ChannelGraph, space: Space) -> SpaceRow:
+def row_of(graph: ChannelGraph, space: Space) -> SpaceRow:
     """What there is to say about one space."""
     taps = graph.space_taps(space)
     return SpaceRow(

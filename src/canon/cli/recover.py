@@ -120,7 +120,7 @@ def recover(
     elif report is not None:
         write_text(report, result.report.to_json() + "\n", force=force)
     document: dict[str, Any] = {"model": model, "weights": out, **result.report.to_dict(decisions=False)}
-    talker.result(document, describe(result.report, suspect.name, out))
+    talker.result(document, summary(result.report, suspect.name, out))
 
 
 def known_widths(given: str, limit: list[str] | None) -> str | dict[str, Tensor]:
@@ -131,7 +131,7 @@ def known_widths(given: str, limit: list[str] | None) -> str | dict[str, Tensor]
     return read_weights(path, limits=parse_limits(limit)) if path.suffix or path.exists() else given
 
 
-def describe(report: RecoveryReport, name: str, out: Path) -> Group:
+def summary(report: RecoveryReport, name: str, out: Path) -> Group:
     """The result for a person."""
     if not report.changed:
         return Group(Text(f"{name}: nothing found, nothing changed"), Text(f"written to {out}"))

@@ -156,7 +156,7 @@ def verify(
         write_report(found.evidence, report, force=force)
     if sealing is not None:
         sealing.write_folder(text, report, notes["command"] or "")
-    talker.result(found.evidence, describe(found, out, report))
+    talker.result(found.evidence, summary(found, out, report))
     raise typer.Exit(exit_code(found.verdict))
 
 
@@ -179,7 +179,7 @@ QUESTIONS = {
 STYLES = {"proved": "bold green", "matches": "bold green", "refuted": "bold red", "inconclusive": "bold yellow"}
 
 
-def describe(found: Judgement, out: Path, page: Path | None = None) -> Group:
+def summary(found: Judgement, out: Path, page: Path | None = None) -> Group:
     """The verdict for a person: the answers one by one."""
     verdict = found.evidence["verdict"]
     table = Table(box=None, pad_edge=False, show_header=False)

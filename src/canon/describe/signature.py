@@ -148,7 +148,7 @@ class _Walk:
         single = vectors.shape[2] == 1
         size = np.abs(vectors[..., 0]) if single else norm(vectors)
         slack = None
-        if mass is not None:
+        if mass is not None and silent is not None:
             size = np.where(silent, 0.0, size)
             slack = np.where(size > 0, np.minimum(np.maximum(mass / size, 1.0), 20.0), 1.0)
         if single:

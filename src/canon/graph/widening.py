@@ -27,14 +27,43 @@ def runner(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model).float()
     result = clone_with(model, {id(tensor): tensor for tensor in tensors})
     result.__dict__[_MARK] = True
+    room = _Room()
     for _, module in modules_of(result):
-        _widen_while_running(module)
+        _widen_while_running(module, room)
     return result
 
 
 def layer_by_layer(model: nn.Module) -> bool:
     """Whether a model to run gets its numbers layer by layer."""
     return _MARK in model.__dict__
+
+
+def is_large(model: nn.Module) -> bool:
+    """Whether a model in half precision is run layer by layer, and so not often."""
+    tensors = tensor_names(model)[0].values()
+    halves = any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
+    return halves and sum(tensor.numel() * tensor.element_size() for tensor in tensors) >= LAYER_BY_LAYER
+
+
+class _Room:
+    """Memory that one layer after the other is widened in: fresh pages cost more than the numbers."""
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def take(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
+        """A tensor in float32, and the memory that it lies in."""
+        fitting = [index for index, one in enumerate(self._free) if one.numel() >= tensor.numel()]
+        if fitting:
+            memory = self._free.pop(min(fitting, key=lambda index: self._free[index].numel()))
+        else:
+            self._free.clear()
+            memory = torch.empty(tensor.numel(), dtype=torch.float32, device=tensor.device)
+        return memory[: tensor.numel()].view(tensor.shape).copy_(tensor.detach()), memory
+
+    def give_back(self, memory: Tensor) -> None:
+        """The layer has returned."""
+        self._free.append(memory)
 
 
 def computes_in(model: nn.Module) -> torch.dtype:
@@ -44,7 +73,7 @@ def computes_in(model: nn.Module) -> torch.dtype:
     return next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
 
 
-def _widen_while_running(module: Any) -> None:
+def _widen_while_running(module: Any, room: _Room) -> None:
     """Let a layer have its own tensors in float32 from when it is called until it returns."""
     if isinstance(module, nn.Embedding) and module.max_norm is None:
         module.register_forward_hook(lambda layer, args, result: result.float())  # a few rows, not the table
@@ -57,17 +86,20 @@ def _widen_while_running(module: Any) -> None:
     ]
     if not narrow:
         return
-    kept: list[list[Tensor]] = []
+    kept: list[list[tuple[Tensor, Tensor]]] = []
 
     def before(layer: Any, args: Any) -> None:
-        kept.append([held[name] for held, name in narrow])
-        for (held, name), tensor in zip(narrow, kept[-1], strict=True):
-            wide = tensor.detach().float()
+        kept.append([])
+        for held, name in narrow:
+            tensor = held[name]
+            wide, memory = room.take(tensor)
+            kept[-1].append((tensor, memory))
             held[name] = nn.Parameter(wide, requires_grad=False) if isinstance(tensor, nn.Parameter) else wide
 
     def after(layer: Any, args: Any, result: Any) -> None:
-        for (held, name), tensor in zip(narrow, kept.pop(), strict=True):
+        for (held, name), (tensor, memory) in zip(narrow, kept.pop(), strict=True):
             held[name] = tensor
+            room.give_back(memory)
 
     module.register_forward_pre_hook(before)
     module.register_forward_hook(after, always_call=True)

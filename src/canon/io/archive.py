@@ -30,7 +30,7 @@ _ENCRYPTED: Final = 0x2041
 
 
 @dataclass(frozen=True)
-class Record:
+class Member:
     """Where one file of an archive lies."""
 
     start: int
@@ -48,7 +48,7 @@ class Archive:
 
     def __init__(self, file: BufferedReader, where: str, limits: Limits) -> None:
         self.file, self.where, self.limits = file, where, limits
-        self.records: Mapping[str, Record] = _records(file, where, limits)
+        self.records: Mapping[str, Member] = _records(file, where, limits)
 
     def read(self, name: str) -> bytes:
         """The bytes of a record that will be parsed."""
@@ -69,19 +69,19 @@ class Archive:
         self._check(flat.numpy().data, record, name)
         return flat.view(dtype)
 
-    def _record(self, name: str) -> Record:
+    def _record(self, name: str) -> Member:
         if name not in self.records:
             raise damaged(f"the archive lacks '{name:.120}'", self.where)
         if self.records[name].compressed:
             raise _compressed(name, self.where)
         return self.records[name]
 
-    def _check(self, data: bytes | memoryview, record: Record, name: str) -> None:
+    def _check(self, data: bytes | memoryview, record: Member, name: str) -> None:
         if len(data) != record.size or zlib.crc32(data) != record.crc:
             raise damaged(f"the checksum of '{name}' is wrong", self.where)
 
 
-def _records(file: BufferedReader, where: str, limits: Limits) -> dict[str, Record]:
+def _records(file: BufferedReader, where: str, limits: Limits) -> dict[str, Member]:
     try:
         found = _directory(file, where, limits)
     except struct.error as error:
@@ -99,7 +99,7 @@ def _records(file: BufferedReader, where: str, limits: Limits) -> dict[str, Reco
     return {name.removeprefix(f"{root}/"): record for name, record in found.items()}
 
 
-def _directory(file: BufferedReader, where: str, limits: Limits) -> dict[str, Record]:
+def _directory(file: BufferedReader, where: str, limits: Limits) -> dict[str, Member]:
     total = file.seek(0, os.SEEK_END)
     limits.check_file(total, where)
     count, size, start, end = _end(file, total, where)
@@ -109,7 +109,7 @@ def _directory(file: BufferedReader, where: str, limits: Limits) -> dict[str, Re
         raise damaged("the directory is not where the archive says", where)
     file.seek(start)
     data = file.read(size)
-    found: dict[str, Record] = {}
+    found: dict[str, Member] = {}
     spans = []
     position = 0
     for _ in range(count):
@@ -151,7 +151,7 @@ def _end64(file: BufferedReader, position: int, where: str) -> tuple[int, int, i
     return count, size, start, offset
 
 
-def _entry(data: bytes, position: int, where: str) -> tuple[str, int, Record, int]:
+def _entry(data: bytes, position: int, where: str) -> tuple[str, int, Member, int]:
     fields = _CENTRAL.unpack_from(data, position)
     magic, _, _, flags, method, _, _, crc, packed, size, name_size, extra_size, comment, disk, _, _, offset = fields
     if magic != b"PK\1\2" or disk not in (0, _FULL16):
@@ -166,7 +166,7 @@ def _entry(data: bytes, position: int, where: str) -> tuple[str, int, Record, in
     code = name.split("/")[1:2] == ["code"]
     if (method != 0 or packed != size) and not code:
         raise _compressed(name, where)
-    return name, offset, Record(0, packed, crc, method != 0), begin + name_size + extra_size + comment
+    return name, offset, Member(0, packed, crc, method != 0), begin + name_size + extra_size + comment
 
 
 def _compressed(name: str, where: str) -> FileFormatError:

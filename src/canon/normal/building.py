@@ -226,8 +226,13 @@ def _layer(owner: nn.Module, value: Linear) -> nn.Module:
 
 def _bare(owner: nn.Module) -> nn.Module:
     """A layer of the owner's kind and settings, without its tensors."""
-    memo: dict[int, Any] = {id(t): None for t in (*owner.parameters(), *owner.buffers())}
-    made = copy.deepcopy(owner, dict.fromkeys(memo, _EMPTY))
+    if owner._modules:
+        memo = {id(t): _EMPTY for t in (*owner.parameters(), *owner.buffers())}
+        return copy.deepcopy(owner, memo).eval()
+    made = copy.copy(owner)
+    made.__dict__.update({key: copy.copy(value) for key, value in vars(owner).items() if isinstance(value, dict)})
+    for held in (made._parameters, made._buffers):
+        held.update({key: None if tensor is None else _EMPTY for key, tensor in held.items()})
     return made.eval()
 
 

@@ -8,7 +8,8 @@ the result computes what the suspect does; where something has no counterpart, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations, islice
 from typing import Any, Final
 
 import torch
@@ -30,6 +31,9 @@ SAME: Final = 1e-4
 """The suspect and its numbers in the owner's program differ by rounding alone: by no more than this of their range."""
 
 SAMPLES: Final = 4
+
+MOST_CHOICES: Final = 16
+"""Ways to choose the owner's outputs from a suspect's that are tried."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +88,23 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
     theirs = program_graph(owner)
     plan = lower(owner, fitting(example, owner), theirs, owner=True)
     simplify(plan, weights=False)
+    plan_items = items_of(plan)
+    wanted, kept = outputs_of(plan, plan_items), telling(plan)
     mine = lower(suspect, fitting(example, suspect))
-    steps = simplify(mine, kept=telling(plan))
-    plan_items, items = items_of(plan), items_of(mine)
-    given = outputs_of(plan, plan_items), outputs_of(mine, items)
     try:
-        found = match(plan_items, given[0], items, given[1], turned)
+        steps, items, found = _matched(mine, plan_items, wanted, kept, turned)
+        count = len(mine.output.inputs)
+        if not found.whole and count > len(wanted):
+            # What a suspect gives besides may stand in the middle of what is one layer for the owner.
+            for chosen in islice(combinations(range(count), len(wanted)), MOST_CHOICES):
+                less = lower(suspect, fitting(example, suspect))
+                less.output.inputs = [less.output.inputs[place] for place in chosen]
+                less.settle()
+                again = _matched(less, plan_items, wanted, kept, turned)
+                if again[2].whole:
+                    steps, items, found = again
+                    found = replace(found, outputs=tuple(None if p is None else chosen[p] for p in found.outputs))
+                    break
     except BudgetSpent as error:
         raise NotNormal("the programs are too large to be matched: the budget for it is spent") from error
     values, tensors, said, missing, idle = _numbers(found, plan_items)
@@ -102,7 +117,7 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
             missing = ["the order of concatenated channels"]
     builder = Builder(owner, theirs, trace(owner, fitting(example, owner)))
     model = builder.build(values, tensors)
-    surplus = (*_surplus(found, items, mine, given[1]), *idle)
+    surplus = (*_surplus(found, items, count), *idle)
     difference = _difference(suspect, model, example, found.outputs) if whole else None
     return Housed(
         model,
@@ -115,6 +130,15 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         tuple(_makers(item) for item in found.ties),
         frozenset(turned),
     )
+
+
+def _matched(
+    graph: Graph, plan: list[Item], wanted: list[Item], kept: Set[str], turned: Set[int]
+) -> tuple[list[str], list[Item], Match]:
+    """A suspect's program in its normal form, and its counterparts in the owner's."""
+    steps = simplify(graph, kept=kept)
+    items = items_of(graph)
+    return steps, items, match(plan, wanted, items, outputs_of(graph, items), turned)
 
 
 def _makers(item: Item) -> tuple[str, ...]:
@@ -174,7 +198,7 @@ def _numbers(
     return values, tensors, said, missing, idle
 
 
-def _surplus(found: Match, items: list[Item], graph: Graph, outputs: list[Item]) -> tuple[str, ...]:
+def _surplus(found: Match, items: list[Item], outputs: int) -> tuple[str, ...]:
     used = set(found.pairs.values())
     left = [
         f"layer '{member.name}'"
@@ -183,7 +207,7 @@ def _surplus(found: Match, items: list[Item], graph: Graph, outputs: list[Item])
         for member in item.members
         if member.kind in ("linear", "affine") or member.tensors
     ]
-    extra = [f"output {place}" for place in range(len(outputs)) if place not in found.outputs]
+    extra = [f"output {place}" for place in range(outputs) if place not in found.outputs]
     return tuple(extra + left)
 
 

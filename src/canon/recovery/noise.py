@@ -45,7 +45,7 @@ def consistent(find: Callable[[Tolerance], dict[int, Classes]], tolerance: Toler
 
 
 def level(classes: Mapping[int, Classes]) -> float | None:
-    """The noise that typical decisions show, by copies or by what cancelled, where that is less; None: there are none."""
+    """The noise that typical decisions show: copies, or what cancelled, where that is less; None: there are none."""
     copies, nothing = _shown(classes)
     found = [float(np.median(shown)) for shown in (copies, nothing[nothing > 0]) if shown.size]
     return min(found) if found else None

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canon._mapped import room_like
 from canon._memory import Empty, separate
 from canon.describe import Array
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
+from canon.graph.mapped import room_like
 from canon.graph.tensors import shape_of
 from canon.recovery.constants import plan_folds
 from canon.recovery.liveness import find_live

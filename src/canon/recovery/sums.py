@@ -11,6 +11,7 @@ from torch import Tensor
 
 from canon.describe import Array
 from canon.graph import LinearMap
+from canon.recovery.tolerance import FAINT
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,14 +147,15 @@ class Adder:
         """Rows whose sums are known."""
 
         self._ready = False
-        self._open: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._open: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        self._usual: Tensor | None = None
 
     def prepare(self, piece: Tensor) -> None:
         """Make room where the weights are."""
         if self._ready:
             return
         device, sums = piece.device, self._sums
-        self._parts = []
+        self._parts, self._columns = [], piece.shape[1]
         for numbers, members in sums.alike():
             parts = (numbers, sums.members[members].ravel(), sums.factor[members][..., None])
             self._parts.append(tuple(torch.from_numpy(part).to(device) for part in parts))
@@ -168,12 +170,13 @@ class Adder:
     def add(self, piece: Tensor, rows: Tensor) -> None:
         """Add up the columns of some rows, given with their numbers. What that makes is decided by `settle`."""
         self.prepare(piece)
-        self._open.append((rows, *self._added(piece)))
+        length = torch.linalg.vector_norm(piece.flatten(1), dim=1, dtype=torch.float64)
+        self._open.append((rows, *self._added(piece), length))
 
     @property
     def full(self) -> bool:
         """Whether so much waits to be settled that it should not grow."""
-        return sum(total.numel() for _, total, _ in self._open) >= WAITING
+        return sum(total.numel() for _, total, _, _ in self._open) >= WAITING
 
     def settle(self, fresh: Tensor | None = None) -> None:
         """Decide on the rows that were added since the last time: where their sums cancel, they are zero.
@@ -182,11 +185,15 @@ class Adder:
             fresh: Rows to count in `size`, `groups x rows`; None: do not count them.
         """
         waiting, self._open = self._open, []
-        rows, total, mass = waiting[0] if len(waiting) == 1 else map(torch.cat, zip(*waiting, strict=True))
+        rows, total, mass, length = waiting[0] if len(waiting) == 1 else map(torch.cat, zip(*waiting, strict=True))
         del waiting
+        if self._usual is None:
+            self._usual = (mass / length.clamp(min=1e-300)[:, None]).median(dim=0).values
         size = torch.linalg.vector_norm(total, dim=-1)
-        share = size / torch.where(mass > 0, mass, 1.0)
-        zero = (share <= self.limit) | (size <= self.rounded)
+        # Two numbers that happen to be small leave a last digit of what they were written with.
+        yardstick = torch.maximum(mass, length[:, None] * self._usual)
+        share = size / torch.where(yardstick > 0, yardstick, 1.0)
+        zero = (share <= self.limit) | (size <= self.rounded) | self._hardly_read(size, length)
         self.largest = torch.maximum(self.largest, torch.where(zero, share, 0.0).amax(dim=0))
         total = total.masked_fill_(zero[..., None], 0).to(self.totals.dtype)
         self.totals.index_copy_(0, rows.to(total.device), total)
@@ -199,6 +206,14 @@ class Adder:
             self.size += total.abs().sum(dim=0, dtype=torch.float64)
             self._left += size.square().sum(dim=0)
             self._mass += mass.square().sum(dim=0)
+
+    def _hardly_read(self, size: Tensor, length: Tensor) -> Tensor:
+        """Sums of nothing but noise, where most rows hardly read any of the columns: noises add up by their squares."""
+        count = torch.from_numpy(self._sums.sizes).to(size.device)
+        ordinary = length / self._columns**0.5
+        assert self._usual is not None, "callers measure it"
+        unread = self._usual * self._columns**0.5 <= FAINT * count
+        return torch.logical_and(unread, size <= FAINT * count.sqrt() * ordinary[:, None])
 
     def _added(self, piece: Tensor) -> tuple[Tensor, Tensor]:
         """`rows x sums x kernel`, and the sum of the norms in each: targets of as many members together."""

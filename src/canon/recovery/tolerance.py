@@ -10,6 +10,9 @@ from torch import Tensor, nn
 
 from canon.graph.tensors import tensor_names
 
+FAINT = 4e-5
+"""Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
+
 SAMPLE = 256
 """Values per tensor that are looked at to tell the precision."""
 

@@ -62,9 +62,9 @@ def owner_of(document: Document) -> str:
 
 def questions(document: Document) -> tuple[Question, ...]:
     """All four, in order."""
-    told = {"network": _network, "function": _function, "mark": _mark, "priority": _priority}
+    sections = {"network": _network, "function": _function, "mark": _mark, "priority": _priority}
     found = []
-    for name, tell in told.items():
+    for name, tell in sections.items():
         answer = document["answers"][name]["answer"]
         says, facts, uncovered = tell(document)
         word = answer[:1].upper() + answer[1:]

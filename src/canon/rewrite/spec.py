@@ -1,4 +1,4 @@
-"""SpaceRewrite: one change to one space, told for rows, per-channel parameters and columns alike."""
+"""SpaceRewrite: one change to one space, as it concerns rows, per-channel parameters and columns."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from canon._mapped import duplicate
 from canon.graph import ChannelGraph
+from canon.graph.mapped import duplicate
 from canon.graph.sizes import update_sizes
 from canon.graph.tensors import clone_with, modules_of, tensor_names
 from canon.rewrite.tensors import Rewrites, rewrite_tensors

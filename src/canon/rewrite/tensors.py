@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from canon._mapped import results
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
+from canon.graph.mapped import results
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.weights import Move, apply_grouped, gather_axis, move_axes, rescale_norm, scale_axis
 from canon.transforms import ChannelTransform

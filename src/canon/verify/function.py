@@ -16,11 +16,12 @@ from canon.errors import VerificationError
 from canon.graph import probes
 from canon.graph.inputs import map_tensors
 from canon.graph.tensors import tensor_names
-from canon.graph.widening import cast, layer_by_layer, runner
+from canon.graph.widening import cast, is_large, layer_by_layer, runner
 from canon.rewrite import replace_tensors
 
 PROBES: Final = 16
-"""Random inputs that outputs are compared on."""
+FEW_PROBES: Final = 4
+"""Random inputs that outputs are compared on; of a large model, where each costs as much as reading it."""
 
 BATCH: Final = 32
 """Inputs that a user gives are run this many at a time."""
@@ -49,6 +50,11 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
+
+
+def probe_count(model: nn.Module) -> int:
+    """How many random inputs to compare a model's outputs on."""
+    return FEW_PROBES if is_large(model) else PROBES
 
 
 def random_probes(example: Tensor | Inputs, count: int = PROBES, seed: int = 0) -> list[Inputs]:

@@ -33,10 +33,12 @@ class Cost:
 
 
 def portrait_bytes(portrait: Portrait, layout: Layout) -> Cost:
-    """What a portrait takes in a key, given one of a single number per row."""
-    stored = sum(block.numel() for block in _kept(portrait, layout.steps)[0])
+    """What a portrait takes in a key, reckoned from one of any number per row."""
+    unscaled = replace(portrait, steps=tuple(replace(step, scales={}) for step in portrait.steps))
+    stored = sum(block.numel() for block in _kept(unscaled, layout.steps)[0])
+    stored += sum(len(step.label) * len(step.scales) for step in portrait.steps)
     each = sum({step.space: len(step.label) * len(step.maps) for step in portrait.steps}.values())
-    return Cost(stored, each)
+    return Cost(stored - (portrait.numbers - 1) * each, each)
 
 
 def tolerated_noise(portrait: Portrait) -> float:

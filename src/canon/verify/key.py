@@ -24,6 +24,7 @@ from canon._files import atomic_path
 from canon._safetensors import read_key, write_safetensors
 from canon._shown import Shown
 from canon._version import __version__
+from canon.describe import SKETCH
 from canon.errors import CanonError, KeyFileError, VerificationError
 from canon.graph import Example, arguments
 from canon.graph.tensors import tensor_names
@@ -223,7 +224,7 @@ def register(
     size = sum(t.numel() * t.element_size() for t in tensors.values())
     channels = sum(len(step.label) for step in whole.steps)
     scales = sum(len(step.label) * len(step.scales) for step in whole.steps)
-    cost = portrait_bytes(reduce(portray(traced, whole, 1, seed)), whole)
+    cost = portrait_bytes(reduce(Portrait(whole.steps, SKETCH, seed)), whole)
     program = _program(traced)
     header = max(_HEADER_BYTES, _NAMES_BYTES + (0 if program is None else len(program.packed())))
     room = max((ROBUST_SHARE if robust else SHARE) * size, SMALL) - header - 4 * scales - cost.fixed

@@ -15,6 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from canon.graph.mapped import is_mapped
 from canon.verify.layout import Layout, Step, coordinates
 from canon.verify.shuffled import shuffled_cosine
 from canon.verify.side import Part, Side
@@ -51,7 +52,8 @@ class Portrait:
 
 def portray(traced: Traced, layout: Layout, numbers: int, seed: int) -> Portrait:
     """The portrait of a model along the steps of its layout."""
-    side = Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)
+    keep = not any(map(is_mapped, traced.tensors.values()))
+    side = Side(traced.graph, traced.tensors, numbers=numbers, seed=seed, keep=keep)
     steps = []
     with torch.no_grad():
         for step in layout.steps:

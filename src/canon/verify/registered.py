@@ -16,7 +16,15 @@ from torch import Tensor, nn
 from canon.errors import VerificationError
 from canon.verify.coverage import Coverage, Uncompared
 from canon.verify.fixed import NUMBERS, fixed_projections, fixed_tensors, projection_residual
-from canon.verify.function import Comparison, Inputs, compare_outputs, fingerprint, outputs_of, random_probes
+from canon.verify.function import (
+    Comparison,
+    Inputs,
+    compare_outputs,
+    fingerprint,
+    outputs_of,
+    probe_count,
+    random_probes,
+)
 from canon.verify.traced import Traced
 
 MOST_NUMBERS: Final = 1 << 26
@@ -87,7 +95,7 @@ class Registered:
             return Registered(seed, used, fixed)
         inputs = tuple(Input.of(x) for x in kinds)
         try:
-            outputs = fingerprint(outputs_of(traced.model, _calls(inputs)))
+            outputs = fingerprint(outputs_of(traced.model, _calls(inputs, probe_count(traced.model))))
         except VerificationError:
             return Registered(seed, used, fixed)
         return Registered(seed, used, fixed, inputs, outputs if bool(torch.isfinite(outputs).all()) else None)
@@ -113,7 +121,7 @@ class Registered:
         if self.outputs is None:
             return (Comparison("random", 0, None, None, "the key holds no outputs to compare with"),)
         try:
-            ours = fingerprint(outputs_of(suspect, _calls(self.inputs)))
+            ours = fingerprint(outputs_of(suspect, _calls(self.inputs, count)))
         except VerificationError as error:
             return (Comparison("random", count, None, None, error.message),)
         found = compare_outputs(ours.double(), self.outputs.double(), "random")
@@ -159,8 +167,8 @@ class Registered:
         )
 
 
-def _calls(inputs: tuple[Input, ...]) -> list[Inputs]:
-    return random_probes(tuple(x.example() for x in inputs))
+def _calls(inputs: tuple[Input, ...], count: int) -> list[Inputs]:
+    return random_probes(tuple(x.example() for x in inputs), count)
 
 
 def _input(entry: Any) -> Input:

@@ -23,21 +23,29 @@ COMPARED: Final = 1024
 
 def shuffled_cosine(linear: LinearMap, tensors: Mapping[str, Tensor]) -> float:
     """The cosine that shuffled rows reach with some row of the layer; 1 where finding a row shows nothing."""
-    weight = tensors[linear.weight].detach()
-    rows = weight.movedim(linear.row_axis, 0).flatten(1).float().cpu()
-    norms = rows.norm(dim=1)
-    used = torch.nonzero(norms > 0).flatten()
-    if not len(used) or rows.shape[1] < 2:
+    rows = tensors[linear.weight].detach().movedim(linear.row_axis, 0)
+    length = rows[0].numel()
+    if length < 2:
         return 1.0
-    generator = torch.Generator().manual_seed(rows.shape[1])
-    chosen = used[torch.randperm(len(used), generator=generator)]
-    some = chosen[:SAMPLE]
-    moved = (rows[some] / norms[some, None])[:, torch.randperm(rows.shape[1], generator=generator)]
-    compared = min(len(used), COMPARED)
-    if compared < len(rows):  # otherwise all of them, where they stand
-        rows, norms = rows[chosen[:compared]], norms[chosen[:compared]]
-    cosine = (moved @ rows.T).abs_().div_(norms).amax(dim=1)
+    generator = torch.Generator().manual_seed(length)
+    order = torch.randperm(len(rows), generator=generator)
+    picked, norms = _not_zero(rows, order[:COMPARED])
+    if len(picked) < min(COMPARED, len(rows)):
+        picked, norms = _not_zero(rows, order)
+    if not len(picked):
+        return 1.0
+    picked, norms = picked[:COMPARED], norms[:COMPARED]
+    compared = len(picked)
+    moved = (picked / norms[:, None])[:SAMPLE, torch.randperm(length, generator=generator)]
+    cosine = (moved @ picked.T).abs_().div_(norms).amax(dim=1)
     reached = float(cosine.median())
-    usual = (1 - compared ** (-2 / max(1, rows.shape[1] - 1))) ** 0.5
+    usual = (1 - compared ** (-2 / max(1, length - 1))) ** 0.5
     # Random rows reach the usual. Far beyond it, rows are alike wherever their numbers stand.
     return 1.0 if reached >= (1 + usual) / 2 else reached
+
+
+def _not_zero(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Those of some rows that are not zero, flat and in float32, and their norms."""
+    flat = rows[chosen.to(rows.device)].flatten(1).float().cpu()
+    norms = flat.norm(dim=1)
+    return flat[norms > 0], norms[norms > 0]

@@ -69,12 +69,21 @@ class Part:
 
 
 class Side:
-    """A traced model whose spaces get coordinates one after the other."""
+    """A traced model whose spaces get coordinates one after the other.
+
+    With `keep`, what is known of a layer's rows is kept: of a large model that is a lot, and rarely asked for twice.
+    """
 
     def __init__(
-        self, graph: ChannelGraph, tensors: Mapping[str, Tensor], *, numbers: int = SKETCH, seed: int = 0
+        self,
+        graph: ChannelGraph,
+        tensors: Mapping[str, Tensor],
+        *,
+        numbers: int = SKETCH,
+        seed: int = 0,
+        keep: bool = True,
     ) -> None:
-        self.graph, self.tensors, self.numbers, self.seed = graph, tensors, numbers, seed
+        self.graph, self.tensors, self.numbers, self.seed, self.keep = graph, tensors, numbers, seed, keep
         self.coordinates: dict[int, Coordinates] = {}
         self._parameters = Parameters(graph, tensors)
         self._programs: dict[int, Program] = {}
@@ -147,7 +156,8 @@ class Side:
         cached = self._sketches.get(index)
         if cached is None or cached[0] != versions:
             cached = (versions, self._drawn(linear))
-            self._sketches[index] = cached
+            if self.keep:
+                self._sketches[index] = cached
         return cached[1]
 
     def _drawn(self, linear: LinearMap) -> RowSketch:

@@ -8,14 +8,11 @@ A plugin names its scheme class under the entry point group `canon.watermarks`:
 
 from __future__ import annotations
 
-import importlib
 from typing import Final
 
-from canon._plugins import entry_points
+from canon._plugins import Registry
 from canon.errors import WatermarkError
 from canon.watermarks.interface import Scheme
-
-GROUP: Final = "canon.watermarks"
 
 _BUILT_IN: Final = {
     "uchida17": "canon.watermarks.uchida17:Uchida17",
@@ -29,8 +26,7 @@ _BUILT_IN: Final = {
     "passport_aware": "canon.watermarks.passport_aware:PassportAware",
 }
 
-_ADDED: Final[dict[str, type[Scheme]]] = {}
-"""Schemes of this process alone."""
+SCHEMES: Final[Registry[Scheme]] = Registry(Scheme, "canon.watermarks", "scheme", WatermarkError, _BUILT_IN)
 
 
 def add(scheme: type[Scheme]) -> type[Scheme]:
@@ -38,18 +34,12 @@ def add(scheme: type[Scheme]) -> type[Scheme]:
 
     Adding a class of the same module and name again replaces it. Works as a decorator.
     """
-    name = scheme.name
-    known = _ADDED.get(name, object)
-    again = (known.__module__, known.__qualname__) == (scheme.__module__, scheme.__qualname__)
-    if name in names() and not again:
-        raise WatermarkError(f"there is a scheme called '{name}' already", hint="Give yours another name.")
-    _ADDED[name] = scheme
-    return scheme
+    return SCHEMES.add(scheme)
 
 
 def names() -> tuple[str, ...]:
     """Every scheme that can be asked for: Canon's own in the paper's order, then plugins."""
-    return tuple(dict.fromkeys((*_targets(), *_ADDED)))
+    return SCHEMES.names()
 
 
 def get(name: str) -> Scheme:
@@ -58,39 +48,9 @@ def get(name: str) -> Scheme:
     >>> get("uchida17").name
     'uchida17'
     """
-    if name in _ADDED:
-        return _ADDED[name]()
-    targets = _targets()
-    if name not in targets:
-        raise WatermarkError(f"no watermarking scheme '{name}'", hint=f"Known: {', '.join(names())}.")
-    module, _, attribute = targets[name].partition(":")
-    found = getattr(importlib.import_module(module), attribute)
-    if not (isinstance(found, type) and issubclass(found, Scheme)):
-        raise WatermarkError(
-            "the entry point does not name a subclass of canon.watermarks.Scheme",
-            where=targets[name],
-        )
-    scheme = found()
-    if scheme.name != name:
-        raise WatermarkError(
-            f"the scheme calls itself '{scheme.name}' but is registered as '{name}'",
-            where=targets[name],
-        )
-    return scheme
+    return SCHEMES.get(name)
 
 
 def known(name: str) -> Scheme | None:
     """The scheme of this name, or None where there is none."""
-    return get(name) if name in _ADDED or name in _BUILT_IN or name in names() else None
-
-
-def _targets() -> dict[str, str]:
-    """Name to `module:class`; nothing is imported yet."""
-    targets = dict(_BUILT_IN)
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
-        if targets.setdefault(entry.name, entry.value) != entry.value:
-            raise WatermarkError(
-                f"two schemes are called '{entry.name}': {targets[entry.name]} and {entry.value}",
-                hint="Uninstall one of the packages, or ask its author for another name.",
-            )
-    return targets
+    return get(name) if name in names() else None

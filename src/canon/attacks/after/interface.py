@@ -28,12 +28,12 @@ class Step(ABC):
     @property
     def spec(self) -> str:
         """The text that gives this step again: its name, and every setting that is not the usual one."""
-        told = [
+        settings = [
             f"{field.name}={getattr(self, field.name)}"
             for field in fields(self)
             if field.repr and getattr(self, field.name) != field.default
         ]
-        return f"{self.name}:{','.join(told)}" if told else self.name
+        return f"{self.name}:{','.join(settings)}" if settings else self.name
 
 
 def change_parameters(model: nn.Module, change: Callable[[Tensor], Tensor], smallest: int = 0) -> nn.Module:

@@ -45,11 +45,11 @@ def parse(text: str) -> Step:
     if name not in _STEPS:
         raise AttackError(f"no step '{name}'", hint=f"Known: {', '.join(_STEPS)}")
     settings = {field.name: field for field in fields(_STEPS[name]) if field.repr}
-    told = [part.partition("=") for part in tail.split(",")] if tail else []
+    pairs = [part.partition("=") for part in tail.split(",")] if tail else []
     if equals:
-        told.insert(0, (next(iter(settings), ""), "=", value))
+        pairs.insert(0, (next(iter(settings), ""), "=", value))
     values: dict[str, Any] = {}
-    for key, _, written in told:
+    for key, _, written in pairs:
         if key not in settings or key in values:
             wrong = "is given twice" if key in values else "is no setting"
             known = ", ".join(settings) or "none"

@@ -73,7 +73,7 @@ def _by_reference(sheet: Sheet, hearing: Hearing, mine: Owner, tier2: Tier2) -> 
         matched=judged.mark.matched,
         total=judged.mark.total,
         p_value=short(judged.mark.p_value),
-        verdict=told(judged),
+        verdict=in_words(judged),
     )
 
 
@@ -86,18 +86,18 @@ def _by_layout_key(sheet: Sheet, hearing: Hearing, mine: Owner) -> None:
     )
     sheet.lap("certify_by_key")
     note_certificate(sheet, "key", found)
-    sheet.note(key_similarity=similarity(judged), key_verdict=told(judged), key_bytes=mine.layout_key_bytes)
+    sheet.note(key_similarity=similarity(judged), key_verdict=in_words(judged), key_bytes=mine.layout_key_bytes)
 
 
 def _by_others(sheet: Sheet, hearing: Hearing, case: Recovery, setup: Setup, mine: Owner) -> None:
     """Nobody else may be believed: neither another key with our model, nor another model with another key."""
     judged = hearing.hear(mine.wrong_key, mine.model)
-    sheet.note(wrong_key_similarity=similarity(judged), wrong_key_verdict=told(judged))
+    sheet.note(wrong_key_similarity=similarity(judged), wrong_key_verdict=in_words(judged))
     judged = hearing.hear(mine.wrong_key, stranger(setup, case.stranger)[0])
     certificate = judged.compared.certificate
     sheet.note(
         wrong_owner_similarity=similarity(judged),
-        wrong_owner_verdict=told(judged),
+        wrong_owner_verdict=in_words(judged),
         wrong_owner_match_frac=None if certificate is None else round(certificate.match_frac, 6),
         wrong_owner_distinct=None if judged.alignment is None else round(judged.alignment.distinct, 4),
     )
@@ -152,7 +152,7 @@ class Hearing:
         )
 
 
-def told(found: Judgement) -> str:
+def in_words(found: Judgement) -> str:
     """A verdict in few words: `matches, equal`, `refuted`, `inconclusive`."""
     kind = found.verdict.kind
     return f"{kind}, {found.answers.network.answer}" if kind in STRONG else kind

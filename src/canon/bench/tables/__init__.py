@@ -62,7 +62,7 @@ def read_pages(folder: Path, suites: Sequence[str] = ()) -> list[Page]:
 
 
 def _suite(name: str, folder: Path) -> Suite:
-    """A suite by its name or file; one that there are only records of is told from them."""
+    """A suite by its name or file; one of which there are records alone is made from them."""
     if name.endswith(SUFFIX) or name in suite_names() or name not in suites_in(folder):
         return load_suite(name)
     cases = tuple(record.case for record in Store.open(folder, name).records.values())

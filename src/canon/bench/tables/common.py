@@ -116,8 +116,8 @@ def machines(records: Sequence[Record]) -> Paragraph:
         for e in (record.environment for record in records)
         if e
     )
-    told = [machine if len(found) == 1 else f"{machine}: {count} records" for machine, count in found.most_common()]
-    return Paragraph(f"Measured on {'; '.join(told)}." if told else "Measured nowhere yet.")
+    named = [machine if len(found) == 1 else f"{machine}: {count} records" for machine, count in found.most_common()]
+    return Paragraph(f"Measured on {'; '.join(named)}." if named else "Measured nowhere yet.")
 
 
 def complaints(records: Sequence[Record], reason: Any) -> Items | None:

@@ -54,8 +54,8 @@ def similarity_blocks(
     names = ("ratio", "model", *several)
     for values in distinct(tuple(getattr(r.case, name) for name in names) for r in records):
         ratio, model, *rest = values
-        told = "".join(f", {name.replace('_', ' ')} {value}" for name, value in zip(several, rest, strict=True))
-        yield Heading(f"{model}, ρ = {ratio:g}{told}")
+        setting = "".join(f", {name.replace('_', ' ')} {value}" for name, value in zip(several, rest, strict=True))
+        yield Heading(f"{model}, ρ = {ratio:g}{setting}")
         yield _similarity(by(records, **dict(zip(names, values, strict=True))), beside)
 
 

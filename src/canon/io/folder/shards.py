@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from canon._mapped import note
 from canon._safetensors import Entry
 from canon._untrusted import Limits, damaged, parse_json, reported
 from canon.errors import FileFormatError
+from canon.graph.mapped import note
 from canon.graph.tensors import StoredTensors
 from canon.io.origin import FileState, file_state
 from canon.io.weights import INDEX_SUFFIX, beside, checked_header

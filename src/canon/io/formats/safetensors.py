@@ -24,7 +24,7 @@ _KEYS: Final = {"canon-layout-key": "layout key", "canon-watermark-key": "waterm
 
 
 class Safetensors(Format):
-    """One file. Canon's keys are such files too, and are told from models here."""
+    """One file. Canon's keys are such files too, and are recognised here."""
 
     name = "safetensors"
     endings = written = (".safetensors",)

@@ -21,9 +21,7 @@ from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.noise import OUTSTANDING
 from canon.recovery.rewriting import Rewrite, Step, drop, in_steps
-
-FAINT: Final = 4e-5
-"""Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
+from canon.recovery.tolerance import FAINT
 
 WEAK: Final = 9e-5
 """The most that counts as none where many channels show that there is noise."""
@@ -49,16 +47,20 @@ class Shares:
     """The columns that living rows read it with, where they are largest."""
 
     product: Array
-    there: Array
-    """Channels that are loud at all; of ordinary loudness; read at all; read as usual."""
+    """Both together, where that is largest."""
 
     loud: Array
-    touched: Array
+    """Channels of ordinary loudness."""
+
     read: Array
+    """Channels that are read as usual."""
+
+    there: Array
+    """Channels of which there is something, and something of it is read."""
 
     def below(self, limit: float) -> Array:
         """Which channels have next to no row, or next to no column at any layer that reads them, and not both."""
-        silent, unread = (self.row <= limit) & self.read & self.there, (self.column <= limit) & self.loud & self.touched
+        silent, unread = (self.row <= limit) & self.read, (self.column <= limit) & self.loud
         return np.asarray((self.product <= LITTLE) & (silent | unread))
 
     def least(self) -> Array:
@@ -78,7 +80,9 @@ def faint(subject: Subject, facts: Facts) -> Rewrite | None:
         # What many channels show is noise, and some of it is louder than most.
         noise = np.median(np.concatenate([shares[index].least()[marks] for index, marks in gone.items()]))
         if OUTSTANDING * noise > FAINT:
-            gone, _ = _settled(subject, facts, magnitudes, candidates, min(OUTSTANDING * noise, WEAK))
+            gone, shares = _settled(subject, facts, magnitudes, candidates, min(OUTSTANDING * noise, WEAK))
+    if not any((marks & shares[index].there).any() for index, marks in gone.items()):
+        return None  # what is not there at all goes elsewhere
     steps: list[Step] = []
     for index in sorted(gone, reverse=True):
         channels = torch.from_numpy(np.flatnonzero(gone[index]))
@@ -113,7 +117,7 @@ def _candidates(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
 
 def _shares(space: Space, facts: Facts, magnitudes: Magnitudes, alive: Alive) -> Shares:
     row, column, product = np.zeros((3, space.width))
-    loud, read, touched, there = np.zeros((4, space.width), dtype=bool)
+    loud, read, there = np.zeros((3, space.width), dtype=bool)
     for point in _bends(space):  # what is off most of the time is not silent
         row = np.maximum(row, _share(facts.sizes.at(space, point)[0]))
     for consumer in space.consumers:
@@ -123,9 +127,8 @@ def _shares(space: Space, facts: Facts, magnitudes: Magnitudes, alive: Alive) ->
         product = np.maximum(product, _share(columns * size))
         loud |= _share(facts.sizes.at(space, consumer.point)[0]) > ORDINARY
         read |= _share(columns) > ORDINARY
-        touched |= columns > 0
-        there |= size > 0
-    return Shares(row, column, product, there, loud, touched, read)
+        there |= columns * size > 0
+    return Shares(row, column, product, loud, read, there)
 
 
 def _bends(space: Space) -> list[int]:

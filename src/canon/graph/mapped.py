@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from canon._memory import Empty, Slabs
+from canon.graph.tensors import StoredTensors
 
 LARGE: Final = 1 << 20
 """Bytes from which on a result gets a file of its own."""
@@ -68,8 +69,6 @@ def room_like(tensors: Iterable[Tensor]) -> Empty:
 
 def results(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A dict for what is made from some tensors: where they lie in files, what is put into it goes there too."""
-    from canon.graph.tensors import StoredTensors
-
     if isinstance(tensors, StoredTensors) or any(map(is_mapped, tensors.values())):
         return _OnDisk()
     return {}
