@@ -112,7 +112,7 @@ def test_what_little_was_learned_apart_is_seen_by_what_is_taken_back() -> None:
 
 
 def test_who_learned_nearly_the_same_from_one_ancestor_is_not_taken_for_a_thief() -> None:
-    """With the owner's own images and rates, an innocent adds to the ancestor what the owner did to a cosine of 0.95."""
+    """With the same images and rates, an innocent adds to an ancestor what the owner did, to a cosine of 0.95."""
     public, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
     owner = learned(public, 1, 0.1)
     innocent, thief = learned(public, 2, 0.031), learned(owner, 3, 0.01)

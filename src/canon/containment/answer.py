@@ -182,7 +182,7 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if medians and medians[len(medians) // 2] > OTHERS:
         return (
             "not decided",
-            f"{many}, but what is known exactly of them is another network's: the key contradicts itself",
+            f"{many}, but by what is known exactly of them they are nothing like the owner's",
         )
     against = _short_of_contained(findings, everywhere)
     if against is None:
