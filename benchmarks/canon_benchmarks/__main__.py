@@ -22,6 +22,8 @@ NAMES: Final = {
     "folded_grid": "thirteen architectures: norms folded away",
     "noise_curve": "recovery from noisy weights",
     "containment_grid": "thirteen architectures: the owner's network inside attacked and changed models",
+    "key_sizes": "what layout keys hold",
+    "starts": "a common start, or theft: small networks that learn the digits",
     "relatives": "strangers, innocents and thieves, all trained",
     "verify_robustness": "alignment of changed copies and of strangers",
     "wrong_keys": "p-values of keys that are not the owner's",

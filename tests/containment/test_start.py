@@ -109,3 +109,17 @@ def test_what_little_was_learned_apart_is_seen_by_what_is_taken_back() -> None:
     assert apart.answer == "not decided", apart.reason
     assert "first weights" in apart.reason
     assert more.answer == "derived", more.reason
+
+
+def test_who_learned_nearly_the_same_from_one_ancestor_is_not_taken_for_a_thief() -> None:
+    """With the same images and rates, an innocent adds to an ancestor what the owner did, to a cosine of 0.95."""
+    public, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    owner = learned(public, 1, 0.1)
+    innocent, thief = learned(public, 2, 0.031), learned(owner, 3, 0.01)
+    with torch.no_grad():
+        for ours, theirs, first in zip(innocent.parameters(), owner.parameters(), public.parameters(), strict=True):
+            ours.add_(theirs - first, alpha=0.95)
+    found = locate(innocent, owner, example, ancestors=(public,))
+    assert 0.9 < found.ancestors[0].cosine < 0.97
+    assert found.answer == "not decided", found.reason
+    assert locate(thief, owner, example, ancestors=(public,)).answer == "derived"

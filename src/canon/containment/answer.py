@@ -32,8 +32,9 @@ TELLING: Final = 0.95
 ENOUGH: Final = 16
 """Channels beyond the first layers, in layers that can tell, that a word needs to rest on."""
 
-SAME_UPDATE: Final = 0.9
-"""Cosine of updates from which on the suspect has what the owner added; innocents were seen at up to 0.86."""
+SAME_UPDATE: Final = 0.97
+"""Cosine of updates from which on the suspect has what the owner added. Innocents who fine-tune with the owner's own
+images and rates were seen at up to 0.954, thieves who train on mildly at 0.99 and more."""
 
 OTHERS: Final = 1.2
 """Rows that are farther from the owner's, relative to their size, are others: 1.4 is usual where nothing is shared."""
@@ -181,7 +182,7 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if medians and medians[len(medians) // 2] > OTHERS:
         return (
             "not decided",
-            f"{many}, but what is known exactly of them is another network's: the key contradicts itself",
+            f"{many}, but by what is known exactly of them they are nothing like the owner's",
         )
     against = _short_of_contained(findings, everywhere)
     if against is None:

@@ -237,7 +237,8 @@ def _located(
     if result.answer == "derived" and not ancestors and result.deep >= DERIVED and not _only_rounded(given, result):
         start = _start(*given_found, owner)
         if start is not None and start.explains:
-            return decide(_explained(findings, start))
+            result = decide(_explained(findings, start))
+        result = replace(result, start=start)
     return result
 
 

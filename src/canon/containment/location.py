@@ -174,6 +174,9 @@ class Location(Shown):
     seed: int = 0
     """What rows were projected with."""
 
+    start: Start | None = None
+    """How the rows differ from the owner's, where that was asked: would a common start explain what was found?"""
+
     def _shown(self) -> Mapping[str, object]:
         return {
             "answer": self.answer,

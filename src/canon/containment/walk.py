@@ -36,6 +36,10 @@ USUAL: Final = 0.8
 LARGEST: Final = 8.0
 """Factors as near to 1 as rows are to the owner's, in units of that angle: the median of a space, and all of it."""
 
+IN_PLACE: Final = 0.9
+"""Channels that are taken in their places must be as like the owner's as this. Networks that only have first weights in
+common are like it there too, and less so."""
+
 FEW: Final = 0.3
 """Where a smaller share is found distinctly, every direction is asked alone."""
 
@@ -201,6 +205,8 @@ class Walk:
         else:
             pairs = _given(yardstick, features)
         bar = max(chance(yardstick.dimension, channels), step.shuffled)
+        if space.id in self.in_place:
+            bar = max(bar, IN_PLACE)
         accepted = accept(pairs, step.leader, bar, LEAST if free else -1.0)
         if free:
             labels = blocks(space), own
