@@ -15,6 +15,7 @@ from canon.watermarks import EmbedResult, Message, TrainOptions
 from canon_benchmarks.exports import write
 from tests.verify.small import example, tiny
 
+OTHERS = ("float16", "int8 QDQ", "int8 QOperator")
 QUICK = TrainOptions(epochs=40, batch_size=32, cooldown=1, accuracy_goal=0.8)
 
 
