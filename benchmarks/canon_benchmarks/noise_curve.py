@@ -113,8 +113,8 @@ def page(records: Sequence[Record]) -> str:
     return (
         "# Recovery from noisy weights\n\nMade by `python -m canon_benchmarks noise_curve` from `noise_curve.json`, at "
         f"ρ = {ratios}. Columns: relative Gaussian noise on every parameter after the attack, rounding to half "
-        "precision and back, or noise relative to the deviation of each tensor. Cells: attacked "
-        "models that come back with every clean shape.\n\n" + table(records)
+        "precision and back, or noise relative to the deviation of each tensor. "
+        "Cells: attacked models that come back with every clean shape.\n\n" + table(records)
     )
 
 

@@ -27,7 +27,8 @@ RESTORED: Final[dict[tuple[str, tuple[str, ...]], bool]] = {
     ("entangled", ()): True,
     ("tiny_column", ()): True,
     ("noisy_clique", ()): True,
-    ("nso_zero", ("noise:relative=0.001",)): False,
+    ("nso_zero", ("noise:relative=0.001",)): True,
+    ("nso_zero", ("noise:relative=0.03",)): False,
     ("nso_clique", ("round=4",)): False,
 }
 """By operation and steps afterwards: whether the widths come back."""
