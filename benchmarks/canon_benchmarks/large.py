@@ -188,9 +188,8 @@ def page(results: list[dict[str, Any]]) -> str:
         ]
         for row in result["rows"]:
             memory = f"{row['peak'] / 1e9:.2f} GB"
-            lines.append(
-                f"| {row['what']} | {row['seconds']:.1f} | {row['readings']:.1f} | {memory} | {row['exit_code']} |"
-            )
+            readings = f"{row['readings']:.1f}" if row["readings"] else "before it"
+            lines.append(f"| {row['what']} | {row['seconds']:.1f} | {readings} | {memory} | {row['exit_code']} |")
         lines.append("")
     return "\n".join(lines)
 
