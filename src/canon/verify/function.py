@@ -24,7 +24,7 @@ FEW_PROBES: Final = 4
 """Random inputs that outputs are compared on; of a large model, where each costs as much as reading it."""
 
 FLAT: Final = 1e-5
-"""Outputs that change from probe to probe by less than this share of their size: rounding alone changes them as much."""
+"""Outputs that change from probe to probe by less than this share of their size: rounding changes them as much."""
 
 BATCH: Final = 32
 """Inputs that a user gives are run this many at a time."""
