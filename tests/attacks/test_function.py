@@ -31,7 +31,7 @@ def check(model: nn.Module, example: Any, ops: Any, **options: Any) -> None:
     assert_sizes_agree(result.model)
     assert_same_function(result.model, outputs(model, example), example, f"the attack {ops}")
     assert type(result.model) is type(model)
-    widths = {space.name: space.width for space in trace(result.model, example).free}
+    widths = {space.name: space.width for space in trace(result.model, example).spaces}
     assert all(widths[space.name] == space.after for space in result.log.spaces)
     for name, tensor in model.state_dict().items():
         assert torch.equal(tensor, before[name]), f"'{name}' of the given model was changed"

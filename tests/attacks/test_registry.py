@@ -37,6 +37,7 @@ class Greedy(Primitive):
 def plugins(monkeypatch: pytest.MonkeyPatch, **targets: str) -> None:
     entries = [EntryPoint(name, target, registry.PRIMITIVES.group) for name, target in targets.items()]
     monkeypatch.setattr(_plugins, "entry_points", lambda group: entries)
+    monkeypatch.setattr(registry.PRIMITIVES, "added", {})  # what other tests have added
 
 
 def network() -> nn.Module:

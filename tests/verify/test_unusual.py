@@ -115,7 +115,7 @@ def test_one_of_many_claimed_keys_that_happens_to_read_proves_nothing(places: in
     claim = {"role": "presented", "watermark_places": places, "wrong": []}
     document["priority"] = {"answer": "first", "reason": "it was", "claims": [claim]}
     document["watermark"] = {
-        "refused": None, "matched": 31, "total": 32, "p_value": 7.7e-9, "binomial": 7.7e-9, "alpha": 1e-6,
+        "refused": None, "matched": 56, "total": 56, "p_value": 1.4e-17, "binomial": 1.4e-17, "alpha": 1e-6,
         "controls": {"void": False, "reason": "", "matched": [20]}, "carries_alone": True, "read_from": "aligned",
     }  # fmt: skip
     assert decide(answers_of(document)).kind == verdict

@@ -70,8 +70,8 @@ class AttackOptions:
     only_convolutions: bool = False
     """Only spaces that convolutions make."""
 
-    max_parameters: int = 10**9
-    """Refuse to build anything larger."""
+    max_parameters: int | None = None
+    """Refuse to build anything larger; None: larger than 10⁹, or than twice the model itself where that is more."""
 
     def __post_init__(self) -> None:
         ops = (self.ops,) if isinstance(self.ops, str) else tuple(self.ops)
@@ -119,4 +119,4 @@ class MoreOptions(TypedDict, total=False):
     sequence_length: int
     select: tuple[str, ...]
     only_convolutions: bool
-    max_parameters: int
+    max_parameters: int | None

@@ -29,6 +29,9 @@ from canon.graph.mapped import results
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors, resize_kernels
 
+MOST_PARAMETERS: Final = 10**9
+"""An attacked model may have so many."""
+
 MOST_GROWTH: Final = 2
 """A model that is large itself may become so many times as large."""
 
@@ -168,9 +171,10 @@ def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: Attac
     plan = make_plan(graph, options, shapes, generator, ordinary_shifts(model))
     size = count_parameters(plan, shapes, {name for name, one in named.items() if isinstance(one, nn.Parameter)})
     own = sum(one.numel() for one in named.values() if isinstance(one, nn.Parameter))
-    if size > max(options.max_parameters, MOST_GROWTH * own):
+    most = max(MOST_PARAMETERS, MOST_GROWTH * own) if options.max_parameters is None else options.max_parameters
+    if size > most:
         raise AttackError(
-            f"the attacked model would have {size:,} parameters, more than {options.max_parameters:,}",
+            f"the attacked model would have {size:,} parameters, more than {most:,}",
             hint="Lower the ratio, shorten the sequence, select fewer spaces, or raise max_parameters",
         )
     _check_finite(tensors)

@@ -59,6 +59,8 @@ def largest(classes: Mapping[int, Classes]) -> float:
 
 def _shown(classes: Mapping[int, Classes]) -> tuple[Array, Array]:
     """By how much copies disagree, and what was left of rows that cancelled."""
+    if not classes:
+        return np.empty(0), np.empty(0)
     spread, doubt, leader, still = (
         [numbers.numpy() for numbers in parts]
         for parts in zip(*((c.spread, c.doubt, c.leader, c.null | c.constant) for c in classes.values()), strict=True)
