@@ -200,11 +200,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen.render:
         target.parent.mkdir(parents=True, exist_ok=True)
         records = []
-        known = {r.name: asdict(r) for r in load(target)} if chosen.only else {}
+        known = {(r.name, r.source): asdict(r) for r in load(target)} if chosen.only else {}
         for source, names in (("torchvision", torchvision_names()), ("timm", timm_names())):
             for name in names:
                 if chosen.only and name not in chosen.only:
-                    records.append(known[name])
+                    records.append(known[name, source])
                     continue
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
