@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 from canon import claims
 from canon.api import JudgeOptions, check_evidence, judge
 from canon.claims import Committed, Presented, Rival, Trust
+from canon.graph import trace
+from canon.rewrite import rewrite
 from canon.verify.verdict import Inconclusive, Matches, Proved
 from canon.watermarks import Key, Message
 from tests.claims.authority import Authority
@@ -19,6 +23,7 @@ from tests.liars.forgers import FORGERIES, Forger
 from tests.liars.projections import uchida
 from tests.liars.tables import WISH
 from tests.liars.victims import images, victim
+from tests.preservation import scaling
 
 EXAMPLE = images().train_images[:2]
 NOW = datetime.now(UTC)
@@ -89,6 +94,34 @@ def test_a_forger_loses_against_the_owners_older_claim(owners: Committed, author
     assert isinstance(won.verdict, Proved), won.verdict
     assert len(won.evidence["priority"]["claims"]) == 2
     check_evidence(won.evidence)
+
+
+def laundered(model: nn.Module) -> nn.Module:
+    """The same function with other scales, so that a key made for it reads what the forger wishes."""
+    graph, generator = trace(model, EXAMPLE), torch.Generator().manual_seed(5)
+    return rewrite(model, graph, {space.id: scaling(graph, space, generator) for space in graph.free})
+
+
+def test_a_laundered_reference_with_a_claim_of_its_own(owners: Committed, authority: Authority, tmp_path: Path) -> None:
+    """The forger rescales the victim's model, makes a key for that, and commits to both today."""
+    mine = laundered(victim(1))
+    key = FORGERS[0](mine, images())
+    made = claims.commit(mine, key=claims.new_key(tmp_path / "signer.pem"), watermark_keys=[key])
+    made = Committed(made.claim.stamped(authority.stamp(made.claim.encode())), made.opening)
+    older = {"suspect_date": NOW - timedelta(days=30), "suspect_date_source": "an archive of the web"}
+    later = {"suspect_date": NOW + timedelta(days=3), "suspect_date_source": "an upload's record"}
+    for brought in (
+        presented(made, authority, **older),
+        presented(made, authority, rivals=(Rival(owners.claim, owners.opening),), **later),
+    ):
+        found = judge(
+            victim(1), EXAMPLE, reference=mine, watermark_key=key, claim=brought, options=AS_GIVEN
+        )  # fmt: skip
+        assert found.answers.network.answer == "equal"
+        assert found.answers.mark.answer == "read"
+        assert found.answers.priority.answer == "not first"
+        assert isinstance(found.verdict, Inconclusive), found.verdict
+        check_evidence(found.evidence)
 
 
 def test_a_claim_to_something_else_shows_nothing(owners: Committed, authority: Authority) -> None:
