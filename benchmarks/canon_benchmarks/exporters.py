@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
 
 from canon import zoo
 from canon._files import write_text
-from canon.api import judge
 from canon.attacks import attack
 from canon.io import load
 from canon.verify import LayoutKey, register
+from canon_benchmarks.both_ways import judged_both_ways
 from canon_benchmarks.exports import EXPORTERS, PASSES, write
 from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import subject
@@ -72,19 +71,7 @@ def measure(case: ExportCase) -> Record:
         write(hidden, example, path, case.exporter, case.then, fold=case.norms == "folded")
         size, suspect = path.stat().st_size, load(path)
     record: Record = {"bytes": size}
-    for name, anchor in (("reference", {"reference": reference}), ("key", {"layout_key": key})):
-        record[name] = _judged(suspect, example, anchor)
-    record["good"] = all(record[name]["network"] in GOOD for name in ("reference", "key"))
-    return record
-
-
-def _judged(suspect: nn.Module, example: Any, anchor: dict[str, Any]) -> Record:
-    started = time.process_time()
-    found = judge(suspect, example, **anchor)
-    record: Record = {"network": found.answers.network.answer, "function": found.answers.function.answer}
-    if record["network"] not in ("equal", "contained"):
-        record["reason"] = found.answers.network.reason
-    return {**record, "seconds": round(time.process_time() - started, 1)}
+    return {**record, **judged_both_ways(suspect, example, reference, key, GOOD)}
 
 
 def page(records: Sequence[Record]) -> str:

@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import argparse
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
 
 from canon import zoo
 from canon._files import write_text
-from canon.api import judge
 from canon.attacks import attack
 from canon.verify import LayoutKey, register
+from canon_benchmarks.both_ways import judged_both_ways
 from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import subject
 from canon_benchmarks.thief import REWRITINGS, rewritten
@@ -72,19 +71,7 @@ def measure(case: RewritingCase) -> Record:
         suspect = rewritten(hidden, names, seed=case.seed)
     example = _input(case.model, case.seed)
     record: Record = {"rewritings": suspect.meta["done"], "size": example.shape[-1]}
-    for name, anchor in (("reference", {"reference": reference}), ("key", {"layout_key": key})):
-        record[name] = _judged(suspect, example, anchor)
-    record["good"] = all(record[name]["network"] in GOOD for name in ("reference", "key"))
-    return record
-
-
-def _judged(suspect: nn.Module, example: Tensor, anchor: dict[str, Any]) -> Record:
-    started = time.process_time()
-    found = judge(suspect, example, **anchor)
-    record: Record = {"network": found.answers.network.answer, "function": found.answers.function.answer}
-    if record["network"] not in GOOD:
-        record["reason"] = found.answers.network.reason
-    return {**record, "seconds": round(time.process_time() - started, 1)}
+    return {**record, **judged_both_ways(suspect, example, reference, key, GOOD)}
 
 
 def page(records: Sequence[Record]) -> str:

@@ -88,7 +88,6 @@ FOUND: Final = ("equal", "contained", "derived")
 AWAY: Final = ("unrelated", "not decided")
 SHOWN: Final = ("read", "no key")
 HIDDEN: Final = ("unread", "void")
-ANY_MARK: Final = (*SHOWN, *HIDDEN)
 ANY_TIME: Final = ("first", "not first", "nothing shown")
 
 AFTERWARDS: Final = "references and keys can be made afterwards, and no claim shows that these were there first"
