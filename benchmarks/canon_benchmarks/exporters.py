@@ -82,8 +82,9 @@ def page(records: Sequence[Record]) -> str:
         "# Through the tools that make ONNX files\n",
         "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after "
         "mix-opseq at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 by channel. Each cell has the "
-        "answer to *same network?* by the reference and by the layout key; a dot: the file's outputs are no longer "
-        "those of the reference.\n",
+        "answer to *same network?* by the reference and by the layout key; a dot: the file's outputs are not shown to "
+        "be those of the reference (those of an untrained efficientnet_b0 hardly change with the input). Rows were "
+        "measured while the code still changed.\n",
         f"{good} of {len(records)} files are *equal*, *contained* or *derived* by both.\n",
         f"| exporter | norms | then | {' | '.join(models)} |",
         f"|---|---|---|{'---|' * len(models)}",
