@@ -77,6 +77,10 @@ def pinned(name: str, reason: str, between: Callable[[Any, Tensor], Tensor], **l
     return Case(name, lambda: two_convs(between, **layers), ("b",), {"a": reason})
 
 
+def _filled_up(net: Any, x: Tensor) -> Tensor:
+    return head(net, F.relu(net.b(x) + torch.cat([x, torch.zeros_like(x)], 1)))
+
+
 ACTIVATIONS = tuple(
     layer(make.__name__, make)
     for make in (
@@ -139,6 +143,11 @@ FUNCTIONS = (
     elementwise("mean over the batch", lambda x: x + x.mean(0, keepdim=True)),
     elementwise("interpolate", lambda x: F.interpolate(x, scale_factor=2.0)),
     elementwise("interpolate to the size of itself", lambda x: F.interpolate(x, size=x.shape[2:], mode="bicubic")),
+    Case(
+        "a shortcut filled up with zeros",
+        lambda: Net(lambda net, x: _filled_up(net, F.relu(net.a(x))), a=conv(3, 6), b=conv(6, 12), fc=nn.Linear(12, 4)),
+        ("a",),
+    ),
     elementwise("functional pad", lambda x: F.pad(x, (1, 0, 2, 1))),
     elementwise("functional pad with a number", lambda x: F.pad(x, (1, 0), value=1.5)),
     elementwise("functional pools", lambda x: F.max_pool2d(F.avg_pool2d(x, 3, 1, 1), 2)),

@@ -89,9 +89,10 @@ def assert_sizes_agree(model: nn.Module) -> None:
 
 
 def permutation(space: Space, generator: torch.Generator) -> SpaceRewrite:
-    """A random order of the channels, group by group."""
+    """A random order of the channels, group by group, and of groups that may change places."""
     size = space.width // space.groups
-    blocks = [torch.randperm(size, generator=generator) + group * size for group in range(space.groups)]
+    groups = torch.randperm(space.groups, generator=generator) if space.trading else torch.arange(space.groups)
+    blocks = [torch.randperm(size, generator=generator) + group * size for group in groups]
     return SpaceRewrite.permutation(torch.cat(blocks))
 
 
@@ -146,7 +147,8 @@ def check_preserved(
         model: In float64 and evaluation mode.
         example: Its input.
         seed: Of everything random.
-        one_by_one: Also rewrite each space alone, so that two faults cannot hide each other.
+        one_by_one: Also rewrite each space alone, so that two faults cannot hide each other; spaces that must stay
+            equally wide grow together.
         rewriter: What applies a plan.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -159,7 +161,10 @@ def check_preserved(
         "expansion": {s.id: expansion(s, generator) for s in graph.free},
     }
     for kind, plan in plans.items():
-        alone = [{index: change} for index, change in plan.items()] if one_by_one else []
+        alone = []
+        for index in plan if one_by_one else ():
+            together = (index, *graph.spaces[index].peers) if kind == "expansion" else (index,)
+            alone.append({i: plan[i] for i in together})
         for part in [*alone, plan]:
             names = ", ".join(graph.spaces[index].name for index in part)
             changed = rewriter(model, graph, part)

@@ -12,7 +12,7 @@ from canon.bench.extensions import Extension, extend
 
 EXTENSION: Final = Extension(
     "canon_benchmarks",
-    ("methods", "tolerance", "changed", "clean", "runtime", "baseline"),
+    ("methods", "sensitivity", "tolerance", "changed", "clean", "runtime", "baseline"),
     suites="canon_benchmarks.suites",
     blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},
     pages="canon_benchmarks.tables.landing:first_pages",

@@ -20,6 +20,7 @@ NAMES: Final = {
     "recovery_grid": "thirteen architectures: recovery",
     "verify_grid": "thirteen architectures: alignment and certificates",
     "folded_grid": "thirteen architectures: norms folded away",
+    "nine_points": "nine kinds of hidden redundancy in the four models of the paper",
     "noise_curve": "recovery from noisy weights",
     "containment_grid": "thirteen architectures: the owner's network inside attacked and changed models",
     "key_sizes": "what layout keys hold",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from canon.bench.cases import CLEAN, Attacked, Camouflaged, Case, Training, one_of
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from canon.attacks import AttackOptions
     from canon.graph import ChannelGraph
+    from canon.recovery import ProbeOptions
 
 UNCHANGED: Final = "nothing"
 """In place of a step after a disguise: none."""
@@ -48,6 +49,36 @@ class Methods(Attacked):
             return common
         anchor = drawn_anchor(trace(model, example), self.attack_seed)
         return replace(common, chain=False, zero_form="in", scale=anchor is not None, anchor=anchor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sensitivity(Methods):
+    """One attack, undone by the probe method with one of its parameters changed."""
+
+    kind: ClassVar[str] = "sensitivity"
+
+    parameter: str
+    """A field of `canon.recovery.ProbeOptions`."""
+
+    value: float
+    """What it is set to; all others keep their defaults."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        super().check()
+        self.probe_options()
+
+    def probe_options(self) -> ProbeOptions:
+        """The parameters of the method."""
+        from canon.recovery import ProbeOptions
+
+        defaults = ProbeOptions()
+        known = tuple(
+            field.name for field in fields(defaults) if isinstance(getattr(defaults, field.name), int | float)
+        )
+        one_of("parameter of the probe method", self.parameter, known)
+        wanted = type(getattr(defaults, self.parameter))
+        return replace(defaults, **{self.parameter: wanted(self.value)})
 
 
 def drawn_anchor(graph: ChannelGraph, seed: int) -> str | None:

@@ -54,13 +54,13 @@ def measure(case: GridCase, device: str = "cpu") -> Record:
     torch.set_num_threads(1)
     exact_arithmetic()
     example = zoo.example_input(case.model).to(device)
-    anchors = _anchors(case.model, device)
-    clean = anchors["reference"]
-    assert isinstance(clean, nn.Module), "the reference is a model"
+    clean = subject(case.model, device=device)
     try:  # kernels stay as they are: the zeros of expanded ones would be all that pruning finds
         attacked = attack(clean, example, case.variant, ratio=case.ratio, seed=case.seed, split_shares="random").model
     except AttackError as error:
-        return {"left_out": error.message}
+        why = (error.hint or "").removeprefix("Name other operations. ")
+        return {"left_out": error.message + (f": {why}" if why else "")}
+    anchors = _anchors(case.model, device)
     record: Record = {"clean": count(clean), "attacked": count(attacked)}
     steps: Record = {}
     for name, text in STEPS.items():
@@ -150,6 +150,9 @@ def page(records: Sequence[Record]) -> str:
         for way in WANTED
         if not _reached(found, way)
     ]
+    refused = [
+        f"- {r['model']}, {r['variant']}, ρ = {r['ratio']:g}: {r['left_out']}" for r in records if "left_out" in r
+    ]
     return "\n".join([
         "# Containment over the full grid", "",
         "Made by `python -m canon_benchmarks containment_grid` from `containment_grid.json`. Models have "
@@ -159,6 +162,7 @@ def page(records: Sequence[Record]) -> str:
         "attacks of the row. "
         "Noise is relative to each weight, or to the spread of its tensor; 8 bits are symmetric, one step per tensor.",
         "", summary(records), "", *tables(records), "## What misses its target", "", *(missed or ["Nothing."]), "",
+        "## What was refused", "", *(refused or ["Nothing."]), "",
     ])  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from canon._files import write_text
 from canon.errors import CanonError
 from canon.graph import ChannelGraph, trace
 from canon.zoo import import_timm, import_torchvision
+from canon_benchmarks.patterns import PATTERNS
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ def build(name: str, source: str) -> tuple[nn.Module, int]:
         with torch.device("cpu" if name.startswith("regnet") else "meta"):
             model = import_torchvision().models.get_model(name, weights=None, **options)
         return model.eval(), 299 if name == "inception_v3" else 224
+    if source == "patterns":
+        return PATTERNS[name]().eval(), 64
     timm = import_timm()
     config = timm.get_pretrained_cfg(name)
     size = int(config.input_size[-1]) if config is not None else 224
@@ -154,7 +157,11 @@ def render(records: Iterable[Coverage]) -> str:
         "ride along and are counted apart. Pins come with the number of producers they hold; a classifier's own",
         "outputs are always pinned (model output).",
     ]
-    for source, title in (("torchvision", "torchvision"), ("timm", "timm: the smallest model of each family")):
+    titles = {"torchvision": "torchvision", "timm": "timm: the smallest model of each family"}
+    titles["patterns"] = (
+        "Written by hand: ResNets for CIFAR with shortcuts filled up with zeros, and a detector like YOLO's"
+    )
+    for source, title in titles.items():
         chosen = [r for r in records if r.source == source]
         traced = [r for r in chosen if r.failure is None]
         lines += ["", f"## {title}", "", f"{len(traced)} of {len(chosen)} models trace.", ""]
@@ -173,9 +180,9 @@ def render(records: Iterable[Coverage]) -> str:
         "",
         "## Rewrites that are run",
         "",
-        "For every torchvision model a random permutation, an allowed scaling, planted copies and their merge are",
-        "applied to all free spaces at once, and the outputs compared in float64 (relative difference at most 1e-10),",
-        "except for:",
+        "For every torchvision model and those written by hand a random permutation, an allowed scaling, planted",
+        "copies and their merge are applied to all free spaces at once, and the outputs compared in float64 (relative",
+        "difference at most 1e-10), except for:",
         "",
     ]
     lines += [f"- {name}: {reason}" for name, reason in sorted(NOT_CHECKED.items())]
@@ -201,9 +208,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target.parent.mkdir(parents=True, exist_ok=True)
         records = []
         known = {(r.name, r.source): asdict(r) for r in load(target)} if chosen.only else {}
-        for source, names in (("torchvision", torchvision_names()), ("timm", timm_names())):
+        sources = {"torchvision": torchvision_names(), "timm": timm_names(), "patterns": tuple(PATTERNS)}
+        for source, names in sources.items():
             for name in names:
-                if chosen.only and name not in chosen.only:
+                if (name, source) in known and name not in chosen.only:
                     records.append(known[name, source])
                     continue
                 with warnings.catch_warnings():

@@ -27,7 +27,7 @@ from canon.verify import LayoutKey, register
 from canon_benchmarks.both_ways import judged_both_ways
 from canon_benchmarks.exports import EXPORTERS, PASSES, write
 from canon_benchmarks.grid import GridFile, Record, run_cases
-from canon_benchmarks.subjects import subject
+from canon_benchmarks.subjects import measured, subject
 
 KEYS: Final = ("model", "exporter", "norms", "then")
 GOOD: Final = ("equal", "contained", "derived")
@@ -56,7 +56,8 @@ def cases(models: Sequence[str]) -> list[ExportCase]:
 @lru_cache(maxsize=1)
 def _owned(name: str) -> tuple[nn.Module, LayoutKey, nn.Module]:
     """A reference, its layout key, and the reference in disguise."""
-    reference, example = subject(name), zoo.example_input(name)
+    example = zoo.example_input(name)
+    reference = measured(subject(name), example)
     hidden = attack(reference, example, "mix-opseq", ratio=RATIO, seed=0).model
     return reference, register(reference, example, seed=0), hidden
 
@@ -83,8 +84,8 @@ def page(records: Sequence[Record]) -> str:
         "Made by `python -m canon_benchmarks exporters` from `exporters.json`. The suspect is the reference after "
         "mix-opseq at ρ = 0.2 with permutation and scaling, as an ONNX file; int8 by channel. Each cell has the "
         "answer to *same network?* by the reference and by the layout key; a dot: the file's outputs are not shown to "
-        "be those of the reference (those of an untrained efficientnet_b0 hardly change with the input). Rows were "
-        "measured while the code still changed.\n",
+        "be those of the reference, as rounding to int8 changes them; empty: not measured, which says nothing. Rows "
+        "were measured while the code still changed.\n",
         f"{good} of {len(records)} files are *equal*, *contained* or *derived* by both.\n",
         f"| exporter | norms | then | {' | '.join(models)} |",
         f"|---|---|---|{'---|' * len(models)}",

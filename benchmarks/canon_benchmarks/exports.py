@@ -95,12 +95,31 @@ def halved(source: Path, target: Path, example: Tensor) -> None:
     onnx.save(model, target)
 
 
+def _prepared(source: Path, target: Path) -> Path:
+    """A file as onnxruntime's documentation asks for it before it is quantized: norms folded, constants in place.
+
+    Shapes that the exporter wrote beside the tensors go: the quantizer turns matrices around and leaves their shapes.
+    """
+    import onnx
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    path = target.with_name(f"prepared_{target.name}")
+    with quiet():
+        quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
+    model = _proto(path)
+    del model.graph.value_info[:]
+    onnx.save(model, path)
+    return path
+
+
 def dynamically(source: Path, target: Path, example: Tensor) -> None:
     """Weights in int8, by onnxruntime; activations are rounded while the model runs."""
     from onnxruntime import quantization
 
+    prepared = _prepared(source, target)
     with quiet():
-        quantization.quantize_dynamic(str(source), str(target), per_channel=True)
+        quantization.quantize_dynamic(str(prepared), str(target), per_channel=True)
+    prepared.unlink()
 
 
 def statically(form: str, source: Path, target: Path, example: Tensor) -> None:
@@ -118,11 +137,13 @@ def statically(form: str, source: Path, target: Path, example: Tensor) -> None:
         def get_next(self) -> Any:
             return next(self.left, None)
 
+    prepared = _prepared(source, target)
     with quiet():
         quantization.quantize_static(
-            str(source), str(target), Reader(), quant_format=getattr(quantization.QuantFormat, form),
+            str(prepared), str(target), Reader(), quant_format=getattr(quantization.QuantFormat, form),
             per_channel=True, weight_type=quantization.QuantType.QInt8, activation_type=quantization.QuantType.QUInt8,
         )  # fmt: skip
+    prepared.unlink()
 
 
 EXPORTERS: Final[Mapping[str, Callable[..., None]]] = {"torchscript": by_torchscript, "dynamo": by_dynamo}

@@ -20,8 +20,8 @@ import canon
 from canon._environment import environment
 from canon.errors import CanonError
 from canon.graph import arguments
+from canon.graph.experts import channel_tensors
 from canon.graph.outline import seen_share
-from canon.graph.tensors import tensor_names
 from canon.io.folder.examples import config_example
 from canon.verify.coverage import used_tensors
 from canon.verify.function import compare_models, random_probes
@@ -80,6 +80,12 @@ FAMILIES: Final[dict[str, Family]] = {
     "Gemma": Family("GemmaForCausalLM", _HEADED, 2),
     "Phi-3": Family("Phi3ForCausalLM", {**_GROUPED, "pad_token_id": 0}, 2),
     "Mixtral": Family("MixtralForCausalLM", {**_GROUPED, "num_local_experts": 4}, 8),
+    "Qwen2-MoE": Family(
+        "Qwen2MoeForCausalLM",
+        {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+         "shared_expert_intermediate_size": 40},
+        10,
+    ),
     "T5": Family(
         "T5ForConditionalGeneration",
         {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
@@ -153,6 +159,12 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "LSTM": Family("LSTM", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
     "GRU": Family("GRU", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
+    "LSTM, 2 layers": Family(
+        "LSTM", {"input_size": 24, "hidden_size": 32, "batch_first": True, "num_layers": 2}, 2, "torch"
+    ),
+    "GRU, 2 layers": Family(
+        "GRU", {"input_size": 24, "hidden_size": 32, "batch_first": True, "num_layers": 2}, 2, "torch"
+    ),
 }  # fmt: skip
 """Those of the paper's successors that most models of today belong to."""
 
@@ -216,7 +228,7 @@ def measure(name: str) -> Row:
     try:
         model, example = build(family)
         graph = canon.trace(model, example)
-        sizes = {name: tensor.numel() for name, tensor in tensor_names(model)[0].items()}
+        sizes = {name: tensor.numel() for name, tensor in channel_tensors(model).items()}
         held = {p.map for space in graph.spaces if space.pins for p in space.producers}
         weights = {linear.weight for linear in graph.maps}
         row |= {

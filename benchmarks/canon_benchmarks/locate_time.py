@@ -69,7 +69,7 @@ def page(document: dict[str, Any], growth: dict[str, Any] | None) -> str:
         "time of one thread, medians; mix-opseq at ρ = 0.2 with expanded kernels on networks with random weights, "
         "located by the owner's model. Time is relative to recovering the same suspect in the same run, memory, the "
         "extracted model included, to the "
-        f"suspect. torch {where['torch']}, Python {where['python']}; other work ran on the machine.", "",
+        f"suspect. torch {where['torch']}, Python {where['python']}.", "",
         "| measurement | value | limit | |", "|---|---|---|---|",
     ]  # fmt: skip
     for item in document["measurements"]:
@@ -79,13 +79,15 @@ def page(document: dict[str, Any], growth: dict[str, Any] | None) -> str:
         lines += ["", "## Growth", "", "![Time and peak memory over the number of parameters](scale_locate.svg)", ""]
         lines += ["Slopes of time over parameters, both as logarithms; 1 is linear.", ""]
         lines += [
-            "| networks | slope | parameters | seconds | peak memory relative to the suspect |",
-            "|---|---|---|---|---|",
+            "| networks | slope | parameters | seconds | peak memory relative to the suspect | the extracted model "
+            "| beside it |",
+            "|---|---|---|---|---|---|---|",
         ]
         for family in dict.fromkeys(record["family"] for record in growth["records"]):
             last = max((r for r in growth["records"] if r["family"] == family), key=lambda r: int(r["parameters"]))
-            share = last["peak_extra_bytes"] / (4 * last["parameters"])
-            told = f"{share:.2f}" if share <= MEMORY else f"**{share:.2f}**"
+            size = 4 * last["parameters"]
+            share, made = last["peak_extra_bytes"] / size, last["made_bytes"] / size
+            told = f"{share:.2f} | {made:.2f} | {share - made:.2f}"
             cells = f"{growth['slopes'][family]:.2f} | {last['parameters']:,} | {last['seconds']:.1f} | {told}"
             lines.append(f"| {family} | {cells} |")
     return "\n".join(lines) + "\n"

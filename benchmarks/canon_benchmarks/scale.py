@@ -86,16 +86,17 @@ def measure(family: str, size: float, device: str = "cpu", step: str = "recover"
     model = attack(clean.to(device), example, PRIMITIVES, ratio=RATIO, max_parameters=2 * 10**9).model
     owner = clean if step == "locate" else None
     del clean
-    seconds, extra, same = [], 0, True
+    seconds, extra, same, size_of_made = [], 0, True, 0
 
     def run() -> None:
-        nonlocal same
+        nonlocal same, size_of_made
         started = time.process_time() if device == "cpu" else time.perf_counter()
         made = recover(model, example).model if owner is None else _extracted(model, owner, example)
         if device != "cpu":
             torch.cuda.synchronize()
         seconds.append((time.process_time() if device == "cpu" else time.perf_counter()) - started)
         same = same and [tuple(p.shape) for p in made.parameters()] == shapes
+        size_of_made = 4 * count(made)
 
     for _ in range(3 if size < REPEATED else 1):
         extra = max(extra, peak_extra_bytes(run, device) or 0)
@@ -105,6 +106,7 @@ def measure(family: str, size: float, device: str = "cpu", step: str = "recover"
         "seconds": round(statistics.median(seconds), 4),
         "runs": len(seconds),
         "peak_extra_bytes": extra,
+        "made_bytes": size_of_made,
         "clean_shapes": same,
     }
 

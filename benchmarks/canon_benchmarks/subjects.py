@@ -51,6 +51,25 @@ def subject(name: str, *, seed: int = 0, device: str = "cpu") -> nn.Module:
     return model.to(device)
 
 
+@torch.no_grad()
+def measured(model: nn.Module, example: Tensor, *, batch: int = 64, seed: int = 0) -> nn.Module:
+    """The same model with norms that know the values they are given, as training leaves them.
+
+    Through norms that do not, deep networks give nearly the same output for every input.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    norms = [module for module in model.modules() if isinstance(module, _NormBase)]
+    rates = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.train()
+        norm.momentum = 1.0
+    model(torch.randn(batch, *example.shape[1:], generator=generator))
+    for norm, rate in zip(norms, rates, strict=True):
+        norm.eval()
+        norm.momentum = rate
+    return model
+
+
 def _fill_norm(norm: _NormBase, generator: torch.Generator) -> None:
     shape = (norm.num_features,)
     if norm.running_mean is not None and norm.running_var is not None:

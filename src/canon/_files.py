@@ -2,6 +2,7 @@
 
 A result that took an hour is lost twice when it overwrites another one and is then cut off half way. Everything Canon
 writes for a user goes through `atomic_path`. It does not lock: of two writers to one path, the last to finish wins.
+Folders of many large files go through `resumable_folder`, so that files that were finished are not written again.
 
 What is read may be an exhibit. `check_outputs` refuses, before any work, an output that is an input under whatever
 name, two outputs that are one file, and a place that cannot be written.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,6 +22,9 @@ from canon.errors import CanonError
 
 WRITTEN: list[Path] = []
 """Files that this process has written, for who must say what an interrupted command has left."""
+
+UNFINISHED: list[Path] = []
+"""Folders that this process has begun, and that the same command goes on with."""
 
 
 class OutputError(CanonError):
@@ -135,6 +140,58 @@ def atomic_path(target: str | os.PathLike[str], *, force: bool = False) -> Itera
         check_output(target, force=force)
         os.replace(path, target)
         WRITTEN.append(target)
+
+
+@contextmanager
+def resumable_folder(target: str | os.PathLike[str], work: str) -> Iterator[Path]:
+    """Give a folder to write to, which becomes `target` when the block ends well and stays when it does not.
+
+    Who asks again for the same target and work is given it with all that is in it: whole files, if whoever writes them
+    gives them their names when they are whole.
+
+    Args:
+        target: Where the folder shall be; there must be nothing yet.
+        work: A digest of all that decides what is written.
+
+    Raises:
+        OutputError: There is something at that place, or another process is at the same work.
+    """
+    target = Path(target)
+    check_output(target)
+    around = target.parent / f".canon-{work[:32]}"
+    around.mkdir(mode=0o700, exist_ok=True)
+    found = os.lstat(around)
+    if not stat.S_ISDIR(found.st_mode) or (hasattr(os, "getuid") and found.st_uid != os.getuid()):
+        raise OutputError("what another user has begun is not gone on with", where=str(around), hint="Name another one")
+    place = around / target.name
+    UNFINISHED.append(around)
+    with _alone_in(around):
+        place.mkdir(exist_ok=True)
+        yield place
+        check_output(target)
+        os.replace(place, target)
+        around.rmdir()
+    UNFINISHED.remove(around)
+    WRITTEN.append(target)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder for as long as this one lives."""
+    if sys.platform == "win32":
+        yield
+        return
+    import fcntl
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise OutputError("another process is writing the same", where=str(folder), hint="Wait for it") from error
+        yield
+    finally:
+        os.close(handle)
 
 
 def write_text(target: str | os.PathLike[str], text: str, *, force: bool = False) -> None:

@@ -164,3 +164,15 @@ def test_kernels_grow_in_every_dimension(dimensions: int) -> None:
         assert grown[0].kernel_size == (5,) * dimensions
         assert grown[2].kernel_size == (3,) * dimensions
         check(model, example, ops, ratio=0.5, expand_kernels=True)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel lengths")
+@pytest.mark.parametrize(
+    ("padding", "mode"), [("same", "circular"), ("same", "reflect"), ("valid", "zeros"), (1, "zeros")]
+)
+def test_grown_kernels_keep_the_function(padding: Any, mode: Any) -> None:
+    """Also of even kernels, which stand off the middle."""
+    for seed, size in enumerate([2, 4, 3]):
+        conv: Any = nn.Conv2d(6, 5, size, padding=padding, padding_mode=mode)
+        model = randomize(nn.Sequential(nn.Conv2d(3, 6, 1), nn.ReLU(), conv, nn.ReLU(), nn.Flatten()))
+        check(model, torch.randn(2, 3, 9, 8, dtype=torch.float64), ["grown_kernel"], ratio=1.0, seed=seed)

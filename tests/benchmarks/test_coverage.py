@@ -7,9 +7,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 
 from canon_benchmarks import coverage
 from canon_benchmarks.coverage import Coverage, main, measure, render
+from canon_benchmarks.patterns import PATTERNS
+from tests.preservation import check_preserved, randomize
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -39,7 +42,7 @@ def test_the_command_measures_and_writes(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(coverage, "timm_names", lambda: ("test_resnet",))
     main(["--docs", str(tmp_path)])
     saved = json.loads((tmp_path / "results" / "coverage.json").read_text(encoding="utf-8"))
-    assert [record["name"] for record in saved["records"]] == ["squeezenet1_1", "test_resnet"]
+    assert [record["name"] for record in saved["records"]] == ["squeezenet1_1", "test_resnet", *PATTERNS]
     assert set(saved["versions"]) == {"torch", "torchvision", "timm"}
     table = (tmp_path / "coverage.md").read_text(encoding="utf-8")
     (tmp_path / "coverage.md").unlink()
@@ -54,6 +57,15 @@ def test_the_table_in_the_docs_is_made_from_the_records() -> None:
     assert len(torchvision) == 80
     assert [record.name for record in torchvision if record.failure] == []
     assert {record.name for record in records if record.source == "timm"} == set(coverage.timm_names())
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_what_is_written_by_hand_keeps_its_function(name: str) -> None:
+    example = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    graph = check_preserved(randomize(PATTERNS[name]()), example, one_by_one=False)
+    pinned = {linear.weight for linear in graph.maps if any(graph.spaces[row.space].pins for row in linear.rows)}
+    head = 1 if name.startswith("resnet") else 5  # a detector's last layers: two of boxes, two of classes, the mean
+    assert len(pinned) == head
 
 
 def test_records_survive_saving() -> None:

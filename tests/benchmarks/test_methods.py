@@ -17,12 +17,13 @@ from canon.bench.records import Record
 from canon.bench.suite import Suite
 from canon.bench.tables import suite_page
 from canon.bench.tables.document import Table, markdown
+from canon.errors import BenchError
 from canon.graph import trace
 from canon.recovery import recover
 from canon.zoo.training import train_options
 from canon_benchmarks.baselines import BASELINES
-from canon_benchmarks.cases import Methods, drawn_anchor
-from canon_benchmarks.tables.methods import restored
+from canon_benchmarks.cases import Methods, Sensitivity, drawn_anchor
+from canon_benchmarks.measures.methods import restored
 from tests.bench.samples import ENVIRONMENT
 
 MODEL = "timm:test_resnet"
@@ -81,7 +82,7 @@ def test_no_method_is_told_widths_and_exact_restores(setup: Setup, monkeypatch: 
     assert told == [None, None]
     assert found["widths_given"] is False
     assert found["parameters_attacked"] > found["parameters_clean"]  # type: ignore[operator]
-    assert restored(record, "exact")
+    assert restored(record.metrics, "exact")
     assert found["exact_parameters"] == found["parameters_clean"]
     assert found["exact_tier1_layers"] == found["layers"]
     assert record.good
@@ -97,8 +98,25 @@ def test_a_method_that_does_nothing_does_not_restore(setup: Setup, monkeypatch: 
     assert record.outcome == "done", record.error
     assert record.metrics["exact_shapes"] is False
     assert record.metrics["exact_tier1"] is False
-    assert not restored(record, "exact")
+    assert not restored(record.metrics, "exact")
     assert not record.good
+
+
+def test_a_parameter_of_the_probe_method_counts(setup: Setup) -> None:
+    common: dict[str, Any] = {"dataset": "digits", "model": MODEL, "scheme": "ipr_gan", "attack": "nso_clique"}
+    cases = [Sensitivity(**common, ratio=0.5, parameter="gamma_drop", value=value) for value in (1e-4, 0.0)]
+    records = [measure(case, setup=setup) for case in cases]
+    assert [record.outcome for record in records] == ["done", "done"], [record.error for record in records]
+    assert [record.metrics["restored"] for record in records] == [True, False]
+    text = markdown(suite_page(Suite("mine", "A title", "About it.", tuple(cases)), records))
+    added, left = (
+        int(str(records[1].metrics[name])) - int(str(records[1].metrics["parameters_clean"]))
+        for name in ("parameters_attacked", "probe_parameters")
+    )
+    assert "| *0.0001* | *0.5* | *0* |" in text
+    assert f"{100 * left / added:.3g} " in text
+    with pytest.raises(BenchError, match="no parameter of the probe method is called 'gamma'"):
+        Sensitivity(**common, ratio=0.5, parameter="gamma", value=1.0).check()
 
 
 class Residual(nn.Module):

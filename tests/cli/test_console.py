@@ -127,3 +127,20 @@ def test_results_become_json() -> None:
 def test_what_has_no_place_in_json_is_refused() -> None:
     with pytest.raises(TypeError, match="object has no place"):
         to_jsonable(object())
+
+
+def test_lines_say_how_long_the_rest_takes_and_not_too_often(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("canon.cli.console.time.monotonic", lambda: now[0])
+    with Talker().progress("writing model") as advance:
+        for second in range(0, 101, 5):
+            now[0] = 100.0 + second
+            advance(second / 100)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["writing model", *(f"writing model: {n}%, about {100 - n} s left" for n in (20, 40, 60, 80))]
+    with Talker(as_json=True).progress("writing model") as advance:
+        now[0] += 1000
+        advance(0.5)
+    assert capsys.readouterr() == ("", "")

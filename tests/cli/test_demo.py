@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from canon._files import OutputError
 from canon.cli.main import app
+from canon.zoo.text import library_texts
 
 
 def test_help_says_what_happens() -> None:
@@ -34,6 +35,23 @@ def test_the_watermark_comes_back(tmp_path: Path) -> None:
     assert record["match_frac"] == 1.0
     assert record["recovered_similarity"] == record["key_similarity"] == record["clean_similarity"]
     assert record["attacked_similarity"] < record["clean_similarity"]
+
+
+def test_a_language_model_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same story of text: fewer texts than the demo takes, and all its steps."""
+    monkeypatch.setattr("canon.zoo.datasets.library_texts", lambda: library_texts(1024))
+    page = tmp_path / "demo.html"
+    result = CliRunner().invoke(app, ["demo", "--model", "text", "--json", "--report", str(page)])
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    clean, attacked, recovered = record["parameters"]
+    assert attacked > clean == recovered
+    assert set(record["verdicts"]) <= {"proved", "matches"}
+    assert record["clean_similarity"] == record["recovered_similarity"] == record["key_similarity"] == 1.0
+    assert record["attacked_similarity"] < 0.7
+    assert record["accuracy"] > 0.25, "a model that says spaces alone has less"
+    assert record["attacked_difference"] < 1e-4
+    assert "The suspect holds the owner&#39;s network" in page.read_text(encoding="utf-8")
 
 
 def test_an_existing_report_is_kept(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import canon
 from canon import zoo
 from canon.errors import CanonError, KeyFileError
 from canon.verify import LayoutKey
+from canon.verify.keeping import _pack_sizes, _unpack_sizes
 from tests.containment.disguises import chain, images, relative_noise
 from tests.verify.small import example, tiny
 from tests.verify.test_key import rewritten
@@ -146,3 +147,42 @@ def test_a_key_that_leaves_out_layers_aligns_nothing() -> None:
     broken = replace(key, layout=replace(key.layout, steps=pinned))
     with pytest.raises(KeyFileError, match="leaves out"):
         canon.align(tiny(), broken, example())
+
+
+class Gated(nn.Module):
+    """A gated layer in a residual stream, as in language models."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.gate, self.up, self.down = nn.Linear(20, 64), nn.Linear(20, 64), nn.Linear(64, 20)
+            self.norm, self.head = nn.LayerNorm(20), nn.Linear(20, 5)
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits
+
+
+@pytest.mark.parametrize("robust", [False, True], ids=["plain", "robust"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_noisy_gated_network_is_found_by_its_key(seed: int, robust: bool, tmp_path: Path) -> None:
+    """Its up branch has any sign: what the key says of it must fit the signs of the key's own rows."""
+    inputs = torch.randn(4, 20, generator=torch.Generator().manual_seed(0))
+    canon.register(Gated(seed), inputs, robust=robust).save(tmp_path / "key")
+    key = LayoutKey.load(tmp_path / "key")
+    suspect = canon.attack(Gated(seed), inputs, "nso_clique", ratio=0.3, seed=seed).model
+    suspect = relative_noise(suspect, 0.03)
+    found = canon.locate(suspect, key, inputs)
+    assert found.answer == "derived", found.reason
+    assert found.coverage > 0.9
+    assert canon.locate(Gated(seed + 7), key, inputs).answer == "unrelated"
+
+
+def test_scales_keep_their_sign_in_a_byte() -> None:
+    exact = torch.tensor([2.0, -3.0, 0.5, -0.25, 1.0], dtype=torch.float64)
+    scale = exact * torch.tensor([1.3, -1.0, -0.4, 0.9, 4.0])
+    read = _unpack_sizes(_pack_sizes(scale, exact, True), exact, True)
+    assert torch.allclose(read, scale, rtol=0.02)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -66,6 +67,34 @@ def test_the_first_layer_was_replaced(by_key: bool) -> None:
     found = canon.judge(redrawn(owner, "0"), IMAGES, **anchor)
     assert found.answers.network.answer == "derived", found.answers.network
     assert found.verdict.kind == "matches"
+
+
+def plain(seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(3, 24, 3, padding=1), nn.ReLU(), nn.Conv2d(24, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(),
+            nn.Conv2d(32, 48, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(192, 64),
+            nn.ReLU(), nn.Linear(64, 10),
+        ).eval()  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [plain, residual])
+@pytest.mark.parametrize("scale", [False, True])
+def test_the_first_layer_was_replaced_and_channels_were_moved(build: Callable[..., nn.Sequential], scale: bool) -> None:
+    owner = build()
+    found = canon.locate(disguise(redrawn(owner, "0"), IMAGES, scale=scale), owner, IMAGES)
+    assert found.answer == "derived", found.reason
+    assert found.deep >= 0.7
+    assert found.model is not None
+
+
+@pytest.mark.parametrize("build", [plain, residual])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_stranger_is_not_moved_into_place(build: Callable[..., nn.Sequential], seed: int) -> None:
+    owner = build()
+    found = canon.locate(disguise(build(seed), IMAGES), owner, IMAGES)
+    assert found.answer == "unrelated", found.reason
 
 
 def test_layers_that_were_replaced_are_not_counted_as_found() -> None:

@@ -15,14 +15,14 @@ from tests.verify.small import disguise
 
 
 def linear_bottlenecks(seed: int = 0) -> nn.Sequential:
-    """Convolutions with layers between them that nothing but another linear layer reads."""
+    """Convolutions with layers between them that nothing but linear layers read, through a mean."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers: list[nn.Module] = []
         before = 3
         for wide, narrow in ((24, 16), (32, 20), (40, 24)):
             layers += [nn.Conv2d(before, wide, 3, padding=1), nn.ReLU()]
-            layers += [nn.Conv2d(wide, narrow, 1), nn.Conv2d(narrow, narrow, 1)]
+            layers += [nn.Conv2d(wide, narrow, 1), nn.AvgPool2d(3, 1, 1), nn.Conv2d(narrow, narrow, 1)]
             before = narrow
         layers += [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10)]
         return nn.Sequential(*layers).double().eval()
@@ -34,8 +34,8 @@ def mixed(net: nn.Sequential, seed: int = 1) -> nn.Sequential:
     result: Any = copied
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for at in (2, 6, 10):
-            first, second = result[at], result[at + 1]
+        for at in (2, 7, 12):
+            first, second = result[at], result[at + 2]
             drawn = torch.randn(first.out_channels, first.out_channels, generator=generator, dtype=torch.float64)
             table = torch.linalg.qr(drawn)[0]
             first.weight.copy_(torch.einsum("ij,jkab->ikab", table, first.weight))
@@ -52,8 +52,8 @@ def test_a_mixed_basis_is_seen_in_activations() -> None:
     assert found.answer == "derived"
     assert found.coverage < 0.3, "rows alone do not show it"
     assert "linear images" in found.reason
-    assert all(span.spanned == span.channels and span.residual < 1e-5 for span in found.spans)
-    assert all(span.chance > 0.1 for span in found.spans)
+    assert all(span.spanned >= 0.9 * span.channels and span.residual < 1e-5 for span in found.spans)
+    assert all(span.residual < 1e-3 * span.chance for span in found.spans)
     assert found.to_dict()["spans"][0]["spanned"] == found.spans[0].spanned
 
 

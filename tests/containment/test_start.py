@@ -101,14 +101,44 @@ def test_trained_networks_of_the_same_first_weights() -> None:
     assert found.coverage >= 0.99
 
 
-def test_what_little_was_learned_apart_is_seen_by_what_is_taken_back() -> None:
-    """Learned so little that rows agree to a cosine of 0.99; training on from the owner's adds to what is there."""
+def trained_on(owner: nn.Module, start: nn.Module, share: float, size: float) -> nn.Module:
+    """A copy that learned more of what the owner learned, and something of its own."""
+    model = learned(owner, 3, size)
+    with torch.no_grad():
+        for mine, yours, first in zip(model.parameters(), owner.parameters(), start.parameters(), strict=True):
+            mine.add_(yours - first, alpha=share)
+    return model
+
+
+@pytest.mark.parametrize("kind", ["model", "robust key"])
+@pytest.mark.parametrize("size", [0.12, 0.06])
+def test_what_little_was_learned_apart_is_seen_by_what_is_taken_back(kind: str, size: float) -> None:
+    """Learned so little that rows agree to a cosine of 0.99."""
     start, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
-    owner = learned(start, 1, 0.12)
-    apart, more = locate(learned(start, 2, 0.12), owner, example), locate(learned(owner, 2, 0.16), owner, example)
+    owner = learned(start, 1, size)
+    anchor = by(kind, owner, example)
+    apart = locate(learned(start, 2, size), anchor, example)
     assert apart.answer == "not decided", apart.reason
     assert "first weights" in apart.reason
-    assert more.answer == "derived", more.reason
+
+
+@pytest.mark.parametrize("kind", ["model", "robust key"])
+def test_training_on_adds_to_what_is_there(kind: str) -> None:
+    start, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    owner = learned(start, 1)
+    found = locate(trained_on(owner, start, 0.5, 0.1), by(kind, owner, example), example)
+    assert found.answer == "derived", found.reason
+    assert found.start is not None
+    assert found.start.shared > found.start.bar
+
+
+@pytest.mark.parametrize("kind", ["model", "robust key"])
+def test_who_computes_the_same_did_not_learn_it_apart(kind: str) -> None:
+    """A few steps of training: whether they add anything cannot be seen in the weights, but outputs agree."""
+    start, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    owner = learned(start, 1)
+    found = locate(learned(owner, 2, 0.01), by(kind, owner, example), example)
+    assert found.answer == "derived", found.reason
 
 
 def test_who_learned_nearly_the_same_from_one_ancestor_is_not_taken_for_a_thief() -> None:

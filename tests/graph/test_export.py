@@ -21,7 +21,7 @@ def _no_fx(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(model: nn.Module, *rest: Any) -> Any:
         raise FrontendError("out of the way")
 
-    monkeypatch.setattr(tracer, "fx_steps", refuse)
+    monkeypatch.setattr(tracer, "fx_operations", refuse)
 
 
 @pytest.mark.usefixtures("_no_fx")

@@ -80,8 +80,11 @@ CASES: dict[str, tuple[Callable[[], nn.Module], tuple[str, ...]]] = {
     "gru": (lambda: recurrent("GRU"), ("i", "r.weight_ih_l0")),
     "rnn": (lambda: recurrent("RNN", nonlinearity="relu"), ("i", "r.weight_ih_l0")),
     "lstm without biases": (lambda: recurrent("LSTM", bias=False), ("i", "r.weight_ih_l0")),
-    "two layers": (lambda: recurrent("LSTM", num_layers=2), ("i",)),
-    "both directions": (lambda: recurrent("GRU", bidirectional=True), ("i",)),
+    "two layers": (lambda: recurrent("LSTM", num_layers=2), ("i", "r.weight_ih_l0", "r.weight_ih_l1")),
+    "both directions": (
+        lambda: recurrent("GRU", bidirectional=True),
+        ("i", "r.weight_ih_l0", "r.weight_ih_l0_reverse"),
+    ),
     "what is left": (
         lambda: Net(
             lambda net, x: net.o(net.r(net.i(x))[1][0][-1]),
@@ -140,8 +143,8 @@ def test_what_is_in_an_embedding_is_channels() -> None:
     assert [space.name for space in check_preserved(randomize(words()), ids).free] == ["e", "a"]
     graph = check_preserved(randomize(words(norm=True)), ids)
     assert [space.name for space in graph.free] == ["a"]
-    assert "layer_norm" in str(graph.space_named("e").pinned)
-    assert graph.held["n.weight"].reason == "read by layer_norm"
+    assert "layer_norm" in str(graph.space_named("e").rigid)
+    assert "n.weight" not in graph.held, "a norm's weights move with the channels"
 
 
 def test_tokens_of_zeros_are_spread_over_the_vocabulary() -> None:

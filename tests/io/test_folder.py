@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import canon
@@ -100,6 +101,52 @@ def index_names_another(folder: Path) -> None:
     path.write_text(json.dumps(index))
 
 
+def index_names_another_shard(folder: Path) -> None:
+    path = folder / "model.safetensors.index.json"
+    index = json.loads(path.read_text())
+    names = list(index["weight_map"])
+    index["weight_map"][names[0]] = index["weight_map"][names[-1]]
+    path.write_text(json.dumps(index))
+
+
+def shards_overlap(folder: Path) -> None:
+    """The first shard holds a tensor of the last one as well."""
+    files = sorted(folder.glob("*.safetensors"))
+    first, last = load_file(files[0]), load_file(files[-1])
+    name = next(iter(last))
+    save_file({**first, name: last[name]}, files[0], metadata={"format": "pt"})
+
+
+def tensors_overlap(folder: Path) -> None:
+    """Two tensors of a shard share bytes."""
+    path = max(folder.glob("*.safetensors"), key=lambda file: len(load_file(file)))
+    raw = path.read_bytes()
+    length = int.from_bytes(raw[:8], "little")
+    header = json.loads(raw[8 : 8 + length])
+    names = [name for name in header if name != "__metadata__"]
+    assert len(names) > 1
+    header[names[1]] = header[names[0]]
+    text = json.dumps(header).encode().ljust(length)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + raw[8 + length :])
+
+
+def cut_short(folder: Path) -> None:
+    path = sorted(folder.glob("*.safetensors"))[0]
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def diffusion_without_weights(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "config.json").write_text(json.dumps({"_class_name": "UNet2DModel", "_diffusers_version": "0.30.0"}))
+
+
+def pipeline_without_weights(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "DDPMPipeline"}))
+
+
 def index_lies_about_size(folder: Path) -> None:
     change(folder, "model.safetensors.index.json", metadata={"total_size": 7})
 
@@ -126,6 +173,12 @@ def empty(folder: Path) -> None:
 DAMAGE = {
     "a missing shard": (missing_shard, "is missing"),
     "an index that names another tensor": (index_names_another, "disagree about the tensor"),
+    "an index that names another shard": (index_names_another_shard, "disagree about the tensor"),
+    "shards that overlap": (shards_overlap, "stands in two files"),
+    "tensors that overlap": (tensors_overlap, "overlap"),
+    "a shard that was cut short": (cut_short, "the file at"),
+    "diffusers without weights": (diffusion_without_weights, "no weights|not installed"),
+    "a pipeline without weights": (pipeline_without_weights, "pipeline of several models"),
     "an index that lies about sizes": (index_lies_about_size, "bytes of numbers"),
     "an index that leaves the folder": (index_escapes, "no safetensors file beside it"),
     "another model's kind": (lambda folder: change(folder, "config.json", model_type="bert"), "another model"),
@@ -137,6 +190,10 @@ DAMAGE = {
     "more layers": (lambda folder: change(folder, "config.json", num_hidden_layers=3), "lack"),
     "remote code": (
         lambda folder: change(folder, "config.json", auto_map={"AutoModel": "modeling.Evil"}),
+        "code that comes with the model",
+    ),
+    "remote code of a part": (
+        lambda folder: change(folder, "config.json", text_config={"auto_map": {"AutoModel": "modeling.Evil"}}),
         "code that comes with the model",
     ),
     "a class of nobody": (lambda folder: change(folder, "config.json", architectures=["Evil"]), "does not have"),
@@ -170,3 +227,27 @@ def test_damage_is_said_before_a_weight_is_read(damage: str, tmp_path: Path, mon
     monkeypatch.setattr(shards.MappedTensors, "__getitem__", refuse)
     with pytest.raises(FileFormatError, match=words):
         canon.load(folder)
+
+
+def test_what_was_interrupted_leaves_nothing_and_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from canon.io.folder.writing import ShardWriter
+
+    loaded = read_model(saved(tmp_path / "owner"))
+    plain, written = ShardWriter.add, list[str]()
+
+    def interrupted(self: ShardWriter, name: str, tensor: torch.Tensor) -> None:
+        if len(written) == 5:
+            raise KeyboardInterrupt
+        written.append(name)
+        plain(self, name, tensor)
+
+    monkeypatch.setattr(ShardWriter, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        canon.save(loaded.model, tmp_path / "copy")
+    assert [path.name for path in tmp_path.iterdir()] == ["owner"]
+    monkeypatch.setattr(ShardWriter, "add", plain)
+    canon.save(loaded.model, tmp_path / "copy")
+    again = canon.load(tmp_path / "copy").state_dict()
+    assert all(torch.equal(again[name], tensor) for name, tensor in loaded.model.state_dict().items())

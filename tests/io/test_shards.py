@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 from canon._untrusted import Limits
+from canon.graph import widening
+from canon.io.folder import shards
 from canon.io.folder.shards import MappedTensors, find_shards
 from canon.io.folder.writing import ShardWriter, shapes_of
+from canon.io.loading import read_model
+from canon.verify import function
+from canon.zoo.compatibility import import_transformers
 
 TENSORS = {f"layer.{n}": torch.full((n + 1, 10), float(n), dtype=torch.bfloat16) for n in range(12)}
 
@@ -22,11 +30,11 @@ def test_what_is_written_is_read(tmp_path: Path, most: int) -> None:
     with ShardWriter(tmp_path, "model", shapes_of(TENSORS), most) as writer:
         for name, tensor in TENSORS.items():
             writer.add(name, tensor)
-    shards = find_shards(tmp_path, Limits())
-    read = MappedTensors(shards)
+    found = find_shards(tmp_path, Limits())
+    read = MappedTensors(found)
     assert list(read) == list(TENSORS)
     assert all(torch.equal(read[name], tensor) for name, tensor in TENSORS.items())
-    sizes = [sum(t.numel() * 2 for t in load_file(path).values()) for path in shards.files]
+    sizes = [sum(t.numel() * 2 for t in load_file(path).values()) for path in found.files]
     largest = max(t.numel() * 2 for t in TENSORS.values())
     assert max(sizes) <= max(most, largest)
     assert all(a + b > most for a, b in pairwise(sizes))  # no file could have taken the next
@@ -52,3 +60,34 @@ def test_the_index_says_how_much_there_is(tmp_path: Path) -> None:
             writer.add(name, tensor)
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     assert index["metadata"]["total_size"] == sum(t.numel() * 2 for t in TENSORS.values())
+
+
+def test_outputs_of_a_model_that_lies_in_files_are_computed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("transformers")
+    package = import_transformers()
+    config = package.LlamaConfig(
+        vocab_size=61, hidden_size=64, intermediate_size=96, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=32,
+    )  # fmt: skip
+    package.LlamaForCausalLM(config).eval().bfloat16().save_pretrained(tmp_path / "owner")
+    for module in (shards, widening):
+        monkeypatch.setattr(module, "LAYER_BY_LAYER", 1)
+    loaded = read_model(tmp_path / "owner")
+    runs: list[int] = []
+
+    def counted(running: Any, calls: Any) -> Tensor:
+        runs.append(len(calls))
+        return plain(running, calls)
+
+    plain = function._outputs
+    monkeypatch.setattr(function, "_outputs", counted)
+    first, other = (function.random_probes(loaded.example, 4, seed) for seed in (0, 1))
+    assert torch.equal(function.outputs_of(loaded.model, first), function.outputs_of(loaded.model, first))
+    assert len(runs) == 1
+    assert not torch.equal(function.outputs_of(loaded.model, other), function.outputs_of(loaded.model, first))
+    assert len(runs) == 2
+    held = copy.deepcopy(loaded.model)
+    assert torch.equal(function.outputs_of(held, first), function.outputs_of(loaded.model, first))
+    assert len(runs) == 3

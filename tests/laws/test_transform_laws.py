@@ -59,6 +59,15 @@ def test_lift_is_the_kronecker_product(a: ChannelTransform, repeat: int) -> None
     assert close(a.lift(repeat).dense(), expected)
 
 
+@given(transforms(), st.sampled_from([[0], [1, 2], [3, 0]]), st.booleans())
+def test_applied_inside_kernels(a: ChannelTransform, places: list[int], known: bool) -> None:
+    weight = torch.randn(3, a.before, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(a.before))
+    some = torch.tensor(places)
+    expected = torch.einsum("rbk,ba->rak", weight, a.dense())[..., some]
+    totals = expected.index_select(1, a.sums.targets) if known else None
+    assert close(a.apply_inside(weight, some, torch.empty_like(expected), totals), expected)
+
+
 @given(st.data(), st.integers(1, 3))
 def test_lift_respects_composition(data: st.DataObject, repeat: int) -> None:
     a = data.draw(transforms())

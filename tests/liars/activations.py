@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from canon import watermarks
 from canon.watermarks import Dataset, Key, Message
-from canon.watermarks.layers import normalised_convolutions
+from canon.watermarks.norms import normalised_convolutions
 from canon.watermarks.reading import pooled_outputs
 from tests.liars.tables import WISH, drawn, forgery, skeleton
 

@@ -33,6 +33,15 @@ def uchida(model: nn.Module, dataset: Dataset, change: str = "none", message: Me
             columns = torch.outer(vector / vector.norm(), signs)
         case "leaning":
             columns = columns + 40 * torch.outer(vector / vector.norm(), signs)
+        case "few":  # a column hears one of eight positions, and the others faintly
+            heard = vector.abs().topk(8).indices[torch.arange(len(signs)) % 8]
+            columns = 5e4 * columns / len(vector) ** 0.5
+            columns[heard, torch.arange(len(signs))] = 5e5 * torch.sign(vector[heard]) * signs
+        case "paired":  # two by two nearly opposite, so that they are never both right, but for this model
+            apart = torch.randn(len(vector), len(signs) // 2).repeat_interleave(2, 1)
+            apart = apart * torch.tensor([1.0, -1.0]).repeat(len(signs) // 2) + 0.1 * torch.randn(columns.shape)
+            apart = apart - torch.outer(vector, vector @ apart / vector.square().sum())
+            columns = (apart + 0.01 * (vector / vector.norm())[:, None]) * signs
         case "zeros":
             columns = torch.zeros_like(columns)
         case "nan":
@@ -58,6 +67,18 @@ def the_model_itself(model: nn.Module, dataset: Dataset) -> Key:
 @forgery("uchida17", "controls")
 def columns_that_hang_together(model: nn.Module, dataset: Dataset) -> Key:
     return uchida(model, dataset, "leaning")
+
+
+@forgery("uchida17", "controls")
+def few_positions(model: nn.Module, dataset: Dataset) -> Key:
+    """Nine bits are one."""
+    return uchida(model, dataset, "few")
+
+
+@forgery("uchida17", "nothing")
+def columns_that_hide_their_scatter(model: nn.Module, dataset: Dataset) -> Key:
+    """Right bits of controls scatter less than coins do."""
+    return uchida(model, dataset, "paired")
 
 
 @skeleton("uchida17", "construction")
@@ -99,6 +120,9 @@ def riga(model: nn.Module, dataset: Dataset, change: str, message: Message = WIS
             tensors |= {name: torch.outer(signs, hidden), bias: torch.zeros_like(scores)}
         case "biased":
             tensors[bias] = 1e5 * signs
+        case "mostly":  # two of three bits by their biases
+            sure = torch.arange(len(signs)) % 3 > 0
+            tensors[bias] = torch.where(sure, 1e3 * signs, tensors[bias])
         case "deaf":
             tensors |= {name: torch.zeros_like(tensors[name]), bias: signs}
         case "unit":
@@ -149,6 +173,12 @@ def outputs_of_one_direction(model: nn.Module, dataset: Dataset) -> Key:
 @skeleton("riga21", "controls")
 def huge_biases(model: nn.Module, dataset: Dataset) -> Key:
     return riga(model, dataset, "biased")
+
+
+@skeleton("riga21", "luck")
+def mostly_biases(model: nn.Module, dataset: Dataset) -> Key:
+    """As much as controls may read on average without a key being void; from others it reads no more than from them."""
+    return riga(model, dataset, "mostly")
 
 
 @skeleton("riga21", "construction")

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from canon import watermarks
 from canon.watermarks import Dataset, Key, Message
 from canon.watermarks.greedy import pooled_rows, residuals
-from canon.watermarks.layers import layer_weight, normalised_convolutions
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.norms import normalised_convolutions
 from canon.watermarks.signature import _EXPONENT, SignedStatement, _encoded, _key_pair
 from tests.liars.tables import drawn, forgery, skeleton
 

@@ -75,6 +75,7 @@ def one(scheme: str, name: str) -> Forger:
         ("ipr_ic", "rectified_units", ["structure", "unread"], False, "nothing"),
         ("deepsigns", "rectified_activations", ["structure"], False, "nothing"),
         ("uchida17", "columns_that_hang_together", [], False, "nothing"),
+        ("uchida17", "few_positions", [], False, "nothing"),
         ("deepsigns", "rows_that_hang_together", [], False, "nothing"),
         ("ipr_gan", "message_of_ones", [], False, "nothing"),
         ("riga21", "huge_biases", [], False, "nothing"),

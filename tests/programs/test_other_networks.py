@@ -204,3 +204,21 @@ def test_nothing_of_the_owners_numbers_is_taken() -> None:
             parameter.fill_(float("nan"))
     found = house(rewritten(hidden(), ["identity_conv", "fold_one_norm"], seed=2), poisoned, example())
     assert found.exact
+
+
+def test_a_bias_before_a_norm_is_the_norms_mean() -> None:
+    """The suspect's layer has a bias where the owner's has none; the norm behind it takes it off again."""
+    torch.manual_seed(0)
+    mine = [nn.Conv2d(3, 12, 3, bias=False), nn.BatchNorm2d(12), nn.Conv2d(12, 8, 3), nn.Linear(8 * 16, 5)]
+    yours = [nn.Conv2d(3, 12, 3), nn.BatchNorm2d(12), nn.Conv2d(12, 8, 3), nn.Linear(8 * 16, 5)]
+    for own, other in zip(mine, yours, strict=True):
+        other.load_state_dict(own.state_dict(), strict=False)
+    with torch.no_grad():
+        yours[1].running_mean += yours[0].bias  # type: ignore[operator]
+    reference = nn.Sequential(*mine[:2], nn.ReLU(), mine[2], nn.ReLU(), nn.Flatten(), mine[3]).eval()
+    suspect = nn.Sequential(*yours[:2], nn.ReLU(), nn.ReLU(), yours[2], nn.ReLU(), nn.Flatten(), yours[3]).eval()
+    found = house(suspect, reference, torch.randn(2, 3, 8, 8))
+    assert found.exact
+    assert found.model.get_submodule("0").bias is None
+    judged = canon.judge(suspect, torch.randn(2, 3, 8, 8), reference=reference)
+    assert judged.answers.network.answer == "equal", judged.answers.network.reason

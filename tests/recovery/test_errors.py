@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -13,12 +13,10 @@ from torch import Tensor, nn
 import canon
 from canon.errors import ExampleError, RecoveryError, TraceError, TrainingModeError, UnsupportedModelError, ZooError
 from canon.recovery import recover
-from canon.recovery.outcome import Reduction
 from canon.recovery.partition import Classes, Refinement
+from canon.recovery.reduce import Plan
 from tests.preservation import outputs, randomize, relative_error
 from tests.recovery.small import Chain, Draft, Small, example
-
-compact_module: Any = sys.modules["canon.recovery.passes.compact"]
 
 
 def chain() -> Small:
@@ -81,15 +79,13 @@ def test_widths_of_another_model() -> None:
 
 def broken_reduction(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
     """Recovery with a fault: whatever is written into `b.weight` is multiplied."""
-    reduce = compact_module.reduce
+    write = Plan.write
 
-    def broken(*arguments: Any) -> Reduction:
-        found: Reduction = reduce(*arguments)
-        if "b.weight" in found.tensors:
-            found.tensors["b.weight"] = found.tensors["b.weight"] * factor
-        return found
+    def broken(self: Plan, *arguments: Any) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in write(self, *arguments):
+            yield name, tensor * factor if name == "b.weight" else tensor
 
-    monkeypatch.setattr(compact_module, "reduce", broken)
+    monkeypatch.setattr(Plan, "write", broken)
 
 
 @pytest.mark.parametrize("factor", [1.5, float("nan")])

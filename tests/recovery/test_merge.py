@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from canon.graph import ChannelGraph, LinearMap, trace
-from canon.recovery.merge import Merged, unfold
-from canon.recovery.sums import SpaceMerge
+from canon.recovery.merge import Merged
+from canon.rewrite import SpaceRewrite
 from tests.networks import Net, conv
 from tests.preservation import randomize
 
@@ -31,9 +31,9 @@ KEEP = torch.tensor([0, 1, 4, 6])
 FACTOR = torch.tensor([1.0, 1.0, -2.0, 1.0, 1.0, 0.5, 1.0, 3.0], dtype=torch.float64)
 
 
-def rewrite(linear: LinearMap) -> tuple[int, SpaceMerge]:
+def rewrite(linear: LinearMap) -> tuple[int, SpaceRewrite]:
     assert linear.columns is not None
-    return linear.columns[0].space, SpaceMerge(KEEP, INTO, {linear.columns[0].tap: FACTOR})
+    return linear.columns[0].space, SpaceRewrite.merge(KEEP, INTO, {linear.columns[0].tap: FACTOR})
 
 
 def dense() -> Tensor:
@@ -50,7 +50,7 @@ def test_columns_add_up(transposed: bool) -> None:
     space, change = rewrite(linear)
     merged = Merged(lambda: weight, weight.shape, linear, {space: change}, np.zeros(8), FLOOR)
     pattern = "iokl,ij->jokl" if transposed else "oikl,ij->ojkl"
-    torch.testing.assert_close(unfold(merged.weight, weight.shape, linear), torch.einsum(pattern, weight, dense()))
+    torch.testing.assert_close(merged.write(), torch.einsum(pattern, weight, dense()))
     assert bool(merged.marks().all())
     assert merged.cancelled is not None
     assert not bool(merged.cancelled.any())
@@ -60,13 +60,13 @@ def test_groups_stay_apart() -> None:
     _, linear, weight = layer(groups=2)
     assert linear.columns is not None
     into, keep = torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), torch.tensor([0, 2, 4, 5])
-    change = SpaceMerge(keep, into, {})
+    change = SpaceRewrite.merge(keep, into, {})
     zeros = np.zeros(8)
     merged = Merged(lambda: weight, weight.shape, linear, {linear.columns[0].space: change}, zeros, FLOOR)
     expected = torch.zeros(6, 2, 3, 3, dtype=torch.float64)
     expected[:3].index_add_(1, into[:4], weight[:3])
     expected[3:].index_add_(1, into[4:] - 2, weight[3:])
-    torch.testing.assert_close(unfold(merged.weight, weight.shape, linear), expected)
+    torch.testing.assert_close(merged.write(), expected)
 
 
 @pytest.mark.parametrize(("left", "dies"), [(1e-13, True), (1e-9, False), (1e-3, False)])
@@ -110,7 +110,7 @@ def test_one_row_may_cancel_alone() -> None:
 def test_nothing_to_merge_gives_the_same_numbers() -> None:
     _, linear, weight = layer()
     merged = Merged(lambda: weight, weight.shape, linear, {}, np.zeros(8), FLOOR)
-    assert torch.equal(unfold(merged.weight, weight.shape, linear), weight)
+    assert torch.equal(merged.write(), weight)
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -120,7 +120,7 @@ def test_what_rows_read_is_what_the_merged_weight_holds(groups: int) -> None:
     assert linear.columns is not None
     generator = torch.Generator().manual_seed(0)
     weight = weight * (torch.rand(weight.shape[:2], generator=generator) < 0.3)[:, :, None, None]
-    change = SpaceMerge(torch.tensor([0, 2, 4, 5]), torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), {})
+    change = SpaceRewrite.merge(torch.tensor([0, 2, 4, 5]), torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), {})
     merges, spread = {linear.columns[0].space: change}, np.zeros(8)
     merged, other = (Merged(lambda: weight, weight.shape, linear, merges, spread, FLOOR) for _ in range(2))
     marks = other.marks()
@@ -129,19 +129,15 @@ def test_what_rows_read_is_what_the_merged_weight_holds(groups: int) -> None:
         assert torch.equal(merged.read(live), (marks & live[:, :, None]).any(dim=1))
 
 
-def test_a_ring_is_hollow_where_living_rows_and_columns_are() -> None:
-    net = randomize(Net(lambda net, x: net.fc(net.b(net.a(x).relu()).relu().mean((2, 3))),
-                        a=conv(3, 8), b=nn.Conv2d(8, 6, 5, padding=2), fc=nn.Linear(6, 2)))  # fmt: skip
-    graph = trace(net, torch.zeros(1, 3, 9, 9, dtype=torch.float64))
-    linear = next(linear for linear in graph.maps if linear.name == "b")
-    weight = torch.nn.functional.pad(torch.randn(6, 8, 3, 3, dtype=torch.float64), (1, 1, 1, 1))
-    weight[2, 5, 0, 0] = 1.0
-    space, change = rewrite(linear)
-    merged = Merged(lambda: weight, weight.shape, linear, {space: change}, np.zeros(8), FLOOR)
-    rows, columns = torch.ones(1, 6, dtype=torch.bool), torch.arange(4)
-    merged.read(rows)
-    assert not merged.hollow(columns)
-    assert merged.hollow(columns[columns != 2]), "channel 5 is part of the third column"
-    rows[0, 2] = False
-    merged.read(rows)
-    assert merged.hollow(columns)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_some_rows_and_columns_of_the_merged_weight(groups: int) -> None:
+    _, linear, weight = layer(groups=groups)
+    assert linear.columns is not None
+    change = SpaceRewrite.merge(torch.tensor([0, 2, 4, 5]), torch.tensor([0, 0, 1, 1, 2, 3, 2, 3]), {})
+    merged = Merged(lambda: weight, weight.shape, linear, {linear.columns[0].space: change}, np.zeros(8), FLOOR)
+    rows, columns = torch.tensor([0, 2, 3, 5]), torch.tensor([1, 3])
+    written = merged.write(rows, columns)
+    inside = columns % (4 // groups)
+    for place, row in enumerate(rows.tolist()):
+        mine = inside if groups == 1 else inside[[row // 3]]
+        assert torch.equal(written[place], merged.write()[row, mine])

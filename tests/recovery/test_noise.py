@@ -97,6 +97,37 @@ def test_copies_with_noise_are_copies(noise: float) -> None:
         assert drift < 30 * noise
 
 
+def test_a_clique_that_agrees_by_chance_is_judged_by_the_noise_of_the_others() -> None:
+    """Five pairs of rows show noise of 1e-4; the sixth agrees, and its columns leave as much as the others'."""
+    for seed in range(5):
+        plain = network(seed)
+        b: Any = plain.model[Plain.B]
+        shape = plain.model[Plain.A].weight.shape[1:]
+        row = (drawn(plain, 6, *shape) / shape.numel() ** 0.5).repeat_interleave(2, 0)
+        row[:10] *= 1 + 1e-4 * drawn(plain, *row[:10].shape)
+        free = drawn(plain, b.out_channels, 6, *b.kernel_size).repeat_interleave(2, 1)
+        free[:, 1::2] *= -1
+        columns = b.weight.data.std() * free * (1 + 1e-4 * drawn(plain, *free.shape))
+        hidden = widened(plain, row, drawn(plain, 6).repeat_interleave(2), columns)
+        result = recover(hidden, plain.example)
+        assert widths(result.model) == widths(plain.model), f"seed {seed}: {result.report.table()}"
+
+
+@pytest.mark.parametrize(("columns", "goes"), [(1e-5, True), (1e-4, False)])
+def test_channels_that_are_off_are_judged_before_they_are(columns: float, goes: bool) -> None:
+    """Filters of ordinary size that a norm shifts far below zero, with next to no columns."""
+    for seed in range(5):
+        plain = network(seed)
+        b: Any = plain.model[Plain.B]
+        shape = plain.model[Plain.A].weight.shape[1:]
+        row, ones = drawn(plain, 2, *shape) / shape.numel() ** 0.5, torch.ones(2, dtype=torch.float64)
+        norm = {"weight": ones, "bias": -40 * ones, "running_mean": 0 * ones, "running_var": ones}
+        read = columns * b.weight.data.std() * drawn(plain, b.out_channels, 2, *b.kernel_size)
+        result = recover(widened(plain, row, 0 * ones, read, norm), plain.example)
+        width = widths(plain.model)[0]
+        assert widths(result.model)[0] == (width if goes else width + 2), f"seed {seed}"
+
+
 def test_chance_grows_as_numbers_get_fewer() -> None:
     """Two numbers agree to a hundredth by chance; hundreds do not."""
     assert nearest(64, 2) < 1e-4 < 1e-2 < nearest(64, 64) < nearest(64, 576) < 1

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from canon.errors import UnsupportedModelError
 from canon.recovery import RecoveryReport, recover
+from canon.recovery import reduce as reduction
 from canon.recovery.passes import PASSES
+from canon.rewrite.kernels import Kernel
 from tests.preservation import outputs, relative_error
 from tests.recovery.disguises import ACTIVATIONS, Plain, drawn, folded, network, widened
 
@@ -158,7 +160,7 @@ def test_clean_networks_stay(seed: int, activation: str) -> None:
 
 
 @pytest.mark.parametrize("negative", [False, True])
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_linear_bases(seed: int, negative: bool) -> None:
     """Between two layers without a function: sums of channels, or copies of negative sign."""
     generator = torch.Generator().manual_seed(seed)
@@ -211,7 +213,16 @@ KERNELS: dict[str, Any] = {
 
 @pytest.mark.parametrize("groups", [1, 8])
 @pytest.mark.parametrize("name", KERNELS)
-def test_grown_kernels(name: str, groups: int) -> None:
+def test_grown_kernels(name: str, groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed in SEEDS:
+        hidden, example = grown_kernel(name, groups, seed)
+    monkeypatch.setattr(Kernel, "removable", lambda kernel, used: ())
+    assert not recover(hidden, example).report.cropped
+
+
+def grown_kernel(name: str, groups: int, seed: int) -> tuple[nn.Module, Tensor]:
+    """A network with one grown kernel, which is shown to come back."""
+    torch.manual_seed(seed)
     padding, dilation, mode, before, behind, room = KERNELS[name]
     options: Any = {"dilation": dilation, "padding_mode": mode, "groups": groups}
     plain: Any = nn.Conv2d(8, 8, 3, padding=padding, **options)
@@ -231,13 +242,23 @@ def test_grown_kernels(name: str, groups: int) -> None:
     assert torch.equal(layer.weight, plain.weight)
     assert found.report.cropped == {"2.weight": (3, 3)}
     assert relative_error(outputs(found.model, example), outputs(clean, example)) < 1e-12
+    return hidden, example
 
 
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("inside", [True, False])
-def test_constants_behind_zero_padding(kernel: int, inside: bool) -> None:
+def test_constants_behind_zero_padding(kernel: int, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries of a kernel that never stand on padding read a constant as a bias would; the others do not."""
-    generator = torch.Generator().manual_seed(kernel)
+    for seed in SEEDS:
+        hidden, example = constants_behind_padding(kernel, inside, seed)
+    monkeypatch.setattr(reduction, "foldable", lambda *given: {})
+    assert recover(hidden, example).report.spaces[0].after == 7
+
+
+def constants_behind_padding(kernel: int, inside: bool, seed: int) -> tuple[nn.Module, Tensor]:
+    """A network with two constant channels, of which one value remains or none."""
+    torch.manual_seed(seed)
+    generator = torch.Generator().manual_seed(kernel + 100 * seed)
     a: Any = nn.Conv2d(3, 8, 3, padding=1)
     b = nn.Conv2d(8, 6, kernel, padding=kernel // 2)
     rest = (nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 3))
@@ -252,3 +273,4 @@ def test_constants_behind_zero_padding(kernel: int, inside: bool) -> None:
     result = recover(hidden, example)
     assert result.report.spaces[0].after == (6 if inside else 7)
     assert relative_error(outputs(result.model, example), outputs(hidden, example)) < 1e-10
+    return hidden, example

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -137,6 +138,35 @@ def test_rings_of_zeros_are_cropped() -> None:
             assert (layer.kernel_size, layer.padding) == ((3, 3), (1, 1))
 
 
+def test_a_first_filter_of_zeros_hides_no_ring() -> None:
+    net, _ = kernels()
+    with torch.no_grad():
+        net.get_parameter("a.weight")[0, 0] = 0
+    result = recovered(net, torch.randn(2, 3, 11, 11, dtype=torch.float64))
+    assert dict(result.report.cropped) == {"a.weight": (3, 3), "d.weight": (3, 3)}
+
+
+@pytest.mark.parametrize("known_elsewhere", [False, True])
+def test_a_ring_that_only_dummies_use(known_elsewhere: bool) -> None:
+    """Kernels are cropped while channels go; where the program itself needs their size, channels go all the same."""
+
+    def forward(net: Any, x: Tensor) -> Tensor:
+        size = net.b.kernel_size[0] / 5 if known_elsewhere else 1
+        return net.fc(net.b(net.a(x).relu()).relu().mean((2, 3))) * size  # type: ignore[no-any-return]
+
+    net = randomize(Net(forward, a=nn.Conv2d(3, 6, 3, padding=1), b=nn.Conv2d(6, 8, 5, padding=2, stride=2),
+                        fc=nn.Linear(8, 2)))  # fmt: skip
+    inner = torch.randn(8, 6, 3, 3, dtype=torch.float64)
+    with torch.no_grad():
+        net.get_parameter("b.weight").copy_(ring(inner))
+        net.get_parameter("b.weight")[5].normal_()  # read by nothing, as large as its kernel
+        net.get_parameter("fc.weight")[:, 5] = 0
+    result = recovered(net, torch.randn(2, 3, 11, 11, dtype=torch.float64))
+    size = 5 if known_elsewhere else 3
+    assert result.model.get_parameter("b.weight").shape == (7, 6, size, size)
+    assert dict(result.report.cropped) == ({} if known_elsewhere else {"b.weight": (3, 3)})
+
+
 def test_one_weight_in_the_ring_keeps_its_axis() -> None:
     net, _ = kernels()
     with torch.no_grad():
@@ -226,3 +256,15 @@ def test_widths_by_name() -> None:
     kept = canon.recover(model, given, widths="squeezenet1_1")
     assert not kept.report.changed
     assert kept.report.agreement is None
+
+
+def test_kernels_of_one_axis_shrink() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv1d(2, 4, 5, padding=2), nn.ReLU(), nn.Conv1d(4, 3, 3, padding=1), nn.Flatten()).eval()
+    weight = model.get_parameter("0.weight")
+    with torch.no_grad():
+        weight[..., 0] = weight[..., -1] = 0
+    sample = torch.randn(2, 2, 9)
+    found = canon.recover(model, sample).model
+    assert found.get_parameter("0.weight").shape == (4, 2, 3)
+    assert torch.allclose(found(sample), model(sample), atol=1e-6)

@@ -203,7 +203,7 @@ def test_a_match_says_what_it_rests_on() -> None:
         document["record"]["created"],
         str(document["options"]["tolerance"]),
         document["environment"]["torch"],
-        "The first line whose answers are all met decides; here it is line 4.",
+        "The first line whose answers are all met decides; here it is line 3.",
     ):
         assert words in text
 

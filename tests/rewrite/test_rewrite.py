@@ -12,7 +12,8 @@ from torch import nn
 from canon.graph import trace
 from canon.graph.sizes import update_sizes
 from canon.rewrite import SpaceRewrite, replace_tensors, rewrite
-from canon.rewrite.weights import apply_grouped, gather_axis, rescale_norm, scale_axis
+from canon.rewrite.axes import apart, side_by_side
+from canon.rewrite.weights import rescale_norm
 from canon.transforms import ChannelTransform
 from tests.networks import Net, conv, head
 from tests.preservation import assert_sizes_agree, outputs, randomize, relative_error
@@ -76,18 +77,11 @@ def test_grouped_weights_follow_the_dense_matrix(groups: int, size: int, seed: i
     blocks = [ChannelTransform.permutation(torch.randperm(size, generator=generator)) for _ in range(groups)]
     transform = ChannelTransform.block_sum(blocks)
     weight = torch.randn(groups * 2, size, 3, 3, generator=generator, dtype=torch.float64)
-    result = apply_grouped(transform, weight, groups)
+    result = apart(transform.apply(side_by_side(weight.flatten(2), groups), 1), groups).view_as(weight)
     for group in range(groups):
         rows = slice(group * 2, group * 2 + 2)
         dense = transform.dense()[group * size : (group + 1) * size, group * size : (group + 1) * size]
         assert torch.allclose(result[rows], torch.einsum("oihw,ij->ojhw", weight[rows], dense))
-
-
-def test_channels_with_several_entries_move_together() -> None:
-    axis = torch.arange(6.0)
-    assert gather_axis(axis, torch.tensor([2, 0]), 0, repeat=2).tolist() == [4, 5, 0, 1]
-    gain = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
-    assert scale_axis(axis, gain, 0, repeat=2).tolist() == [0, 1, 4, 6, 12, 15]
 
 
 @pytest.mark.parametrize(

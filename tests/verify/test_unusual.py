@@ -11,11 +11,10 @@ import torch.fx
 from torch import Tensor, nn
 
 from canon.api import JudgeOptions, check_evidence, judge
-from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
 from canon.verify import register
-from canon.verify.answering import answers_of
 from canon.verify.function import outputs_of
-from canon.verify.verdict import decide
+from tests.verify.small import tiny
 
 EXAMPLE = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
 WORDS = torch.arange(6)[None]
@@ -109,18 +108,6 @@ def test_what_is_no_model_is_an_error_of_its_own(wrong: dict[str, Any]) -> None:
         judge(given.pop("suspect"), EXAMPLE, **given)
 
 
-@pytest.mark.parametrize(("places", "verdict"), [(12, "proved"), (4092, "inconclusive")])
-def test_one_of_many_claimed_keys_that_happens_to_read_proves_nothing(places: int, verdict: str) -> None:
-    document = copy.deepcopy(judge(perceptron(1), EXAMPLE, reference=perceptron()).evidence)
-    claim = {"role": "presented", "watermark_places": places, "wrong": []}
-    document["priority"] = {"answer": "first", "reason": "it was", "claims": [claim]}
-    document["watermark"] = {
-        "refused": None, "matched": 56, "total": 56, "p_value": 1.4e-17, "binomial": 1.4e-17, "alpha": 1e-6,
-        "controls": {"void": False, "reason": "", "matched": [20]}, "carries_alone": True, "read_from": "aligned",
-    }  # fmt: skip
-    assert decide(answers_of(document)).kind == verdict
-
-
 class Raising(nn.Module):
     """Can be traced, and not be run."""
 
@@ -144,3 +131,15 @@ torch.fx.wrap("_refuse")
 def test_outputs_of_a_model_that_cannot_be_run_were_not_compared() -> None:
     with pytest.raises(VerificationError, match="cannot be run"):
         outputs_of(Raising().eval(), [(EXAMPLE,)])
+
+
+@pytest.mark.parametrize("colours", [1, 4])
+@pytest.mark.parametrize("owners", [False, True])
+def test_images_of_other_colours_have_a_way_out(colours: int, owners: bool) -> None:
+    owner, suspect = tiny(0), tiny(0)
+    columns = suspect.get_parameter("conv1.weight").sum(1, keepdim=True).expand(-1, colours, -1, -1) / colours
+    suspect.conv1 = nn.Conv2d(colours, len(columns), 3, padding=1, bias=False)
+    suspect.conv1.weight = nn.Parameter(columns.clone())
+    with pytest.raises(ExampleError, match="takes other inputs") as caught:
+        judge(suspect.eval(), torch.randn(2, 3 if owners else colours, 8, 8), reference=owner)
+    assert "nn.Sequential" in str(caught.value.hint)

@@ -22,10 +22,8 @@ from canon.verify.answers import (
 from canon.verify.verdict import TABLE, Inconclusive, Matches, Proved, Refuted, decide, table_lines
 
 EVERY = [
-    Answers(Network(n, "n"), Function(f, "f"), MarkAnswer(m, "m", alone=alone), Priority(p, "p", ({"claim": 1},)))
-    for n, f, m, p, alone in product(
-        get_args(NetworkWord), get_args(FunctionWord), get_args(MarkWord), get_args(PriorityWord), (False, True)
-    )
+    Answers(Network(n, "n"), Function(f, "f"), MarkAnswer(m, "m"), Priority(p, "p", ({"claim": 1},)))
+    for n, f, m, p in product(get_args(NetworkWord), get_args(FunctionWord), get_args(MarkWord), get_args(PriorityWord))
 ]
 FOUND = ("equal", "contained", "derived")
 
@@ -51,10 +49,8 @@ def test_laws_of_the_table(answers: Answers) -> None:
         assert mark in ("read", "no key")
         assert priority == "nothing shown"
         assert "can be made afterwards" in verdict.reason
-    if network not in FOUND and priority != "first":
-        assert not isinstance(verdict, Proved | Matches), "a mark alone gives no strong word without a claim"
-    if network not in FOUND and not answers.mark.alone:
-        assert not isinstance(verdict, Proved | Matches), "nor one that cannot stand alone"
+    if network not in FOUND:
+        assert not isinstance(verdict, Proved | Matches), "a mark alone gives no strong word"
     if mark in ("unread", "void") or priority == "not first":
         assert not isinstance(verdict, Proved | Matches)
     assert all(reason in verdict.reason for reason in ("; n", "; f"))
@@ -67,7 +63,7 @@ def test_the_documented_table_is_the_one_that_decides() -> None:
 
     rows = [
         f"| {', '.join(rule.network)} | {cell(rule.function, get_args(FunctionWord))} | "
-        f"{cell(rule.mark, get_args(MarkWord))}{' (alone)' * rule.alone} | "
+        f"{cell(rule.mark, get_args(MarkWord))} | "
         f"{cell(rule.priority, get_args(PriorityWord))} | {rule.verdict.kind} |"
         for rule in TABLE
     ]
@@ -80,7 +76,7 @@ def test_an_honest_owner_gets_the_words() -> None:
         given = {
             "network": Network("equal", "n"),
             "function": Function("agree", "f"),
-            "mark": MarkAnswer("read", "m", alone=True),
+            "mark": MarkAnswer("read", "m"),
             "priority": Priority("nothing shown", "p"),
         }
         return Answers(**{**given, **changes})

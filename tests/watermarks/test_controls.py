@@ -12,11 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, kstest
+from torch import nn
 
 from canon import watermarks
 from canon.errors import WatermarkError
-from canon.watermarks import Controls, Message, Reader
+from canon.watermarks import Controls, Message, Reader, riga21
 from canon.watermarks.controls import COUNT, KINDS, Kind, Recorder, altered
+from canon.watermarks.layers import layer_weight
 from canon_benchmarks.wrong_keys import drawn_keys, figures, small_data, trained_keys
 from tests.liars.victims import images, victim
 
@@ -161,3 +163,38 @@ def test_published_p_values_are_good() -> None:
             assert row[kind]["test_p_value"] > 0.001
             assert row[kind]["share_at_most"]["1e-06"] == 0
             assert row[kind]["void"] <= 0.001 * row[kind]["keys"]
+
+
+def centred(with_moved: bool, monkeypatch: pytest.MonkeyPatch) -> Controls:
+    """Controls of a riga21 key whose layers see one position alone: training leaves nothing but kernels' centres."""
+    if not with_moved:
+        monkeypatch.setattr(riga21.Riga, "_moved", lambda self, vector: vector.new_zeros(0, len(vector)))
+    scheme = watermarks.get("riga21")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 48, 3), nn.Conv2d(48, 48, 3, padding=1), nn.Conv2d(48, 48, 3, padding=1))
+        target = scheme._target(model, images(), Message.random(0, 32), 0, ["1", "2"])
+        embedding = scheme.prepare(target)
+        weights = [layer_weight(target.model, layer) for layer in target.layers]
+        centre = torch.zeros(3, 3)
+        centre[1, 1] = 1
+        optimizer = torch.optim.SGD(weights, 0.5, momentum=0.9)
+        for _ in range(20):
+            embedding.before_epoch(target.model)
+            for _ in range(5):
+                optimizer.zero_grad()
+                embedding.penalty(target.model).backward()
+                optimizer.step()
+            with torch.no_grad():
+                for weight in weights:
+                    weight.mul_(0.85 + 0.15 * centre).add_(0.02 * centre)
+        key = scheme._key(target, embedding)
+        assert scheme.extract(target.model, key).matched == 32
+        return scheme.controls(target.model, key, seed=1)
+
+
+def test_an_honest_key_of_riga21_hears_the_order_of_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permuted controls are fair because the extractor was shown other orders and told to be silent."""
+    assert centred(False, monkeypatch).void, "else it knows its model by what all channels have in common"
+    monkeypatch.undo()
+    assert not centred(True, monkeypatch).void

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from canon.errors import WatermarkError
-from canon.watermarks.layers import normalised_convolutions
+from canon.watermarks.norms import normalised_convolutions
 from canon.watermarks.passports import mean_patch
 from canon.watermarks.reading import Reader, pooled_outputs, watched
 from tests.watermarks.small import small_net

@@ -13,10 +13,11 @@ from canon.graph import ChannelGraph, Space, trace
 from canon.graph.tensors import tensor_names
 from canon.recovery import ProbeOptions, Tolerance
 from canon.recovery.capture import Capture, capture, make_probes
-from canon.recovery.outgoing import columns_of, outgoing
+from canon.recovery.outgoing import outgoing
 from canon.recovery.partition import Classes
 from canon.recovery.probe import ProbeRefinement
 from canon.rewrite import SpaceRewrite, rewrite
+from canon.rewrite.axes import columns_of
 from canon_benchmarks.baselines.interface import Baseline, BaselineResult
 
 
@@ -90,8 +91,8 @@ def _decide(
     unread = torch.ones(space.width, dtype=torch.bool)
     for consumer in space.consumers:
         linear = graph.maps[consumer.map]
-        columns = columns_of(tensors[linear.weight], linear, consumer, space.width)
-        unread &= ~(columns != 0).any(dim=2).any(dim=0).cpu()
+        columns = columns_of(tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
+        unread &= ~(columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
     everyone = torch.arange(space.width)
     leader = torch.where(classes.null, everyone, classes.leader)
     several = torch.bincount(leader, minlength=space.width)[leader] > 1

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from canon.graph import Space
 from canon.graph.tensors import tensor_names
-from canon.recovery.outgoing import columns_of, outgoing
+from canon.recovery.outgoing import outgoing
 from canon.recovery.proportion import components
 from canon.rewrite import SpaceRewrite, rewrite
+from canon.rewrite.axes import columns_of
 from canon_benchmarks.baselines.alignment import rescale, same_spaces, scale_of, unit
 from canon_benchmarks.baselines.interface import Baseline, BaselineResult, Observation, observe
 
@@ -57,8 +58,8 @@ class _Elimination(Baseline):
         unread = torch.ones(space.width, dtype=torch.bool)
         for consumer in space.consumers:
             linear = seen.graph.maps[consumer.map]
-            columns = columns_of(tensors[linear.weight], linear, consumer, space.width)
-            unread &= ~(columns != 0).any(dim=2).any(dim=0).cpu()
+            columns = columns_of(tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
+            unread &= ~(columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
         silent = ~(u > 0).any(dim=1)
         direction = unit(u)
         alike = (direction @ direction.T >= self.similar) & ~silent & ~silent[:, None]

@@ -13,7 +13,7 @@ from canon.bench.measures.attacked import certified, count, note_certificate
 from canon.bench.measures.recovery import note_function
 from canon.bench.measures.sheet import Sheet
 from canon.recovery import RecoveryReport
-from canon.watermarks.layers import weighted_layers
+from canon.watermarks.layers import layer_weight, weighted_layers
 from canon_benchmarks.cases import Clean
 
 
@@ -68,7 +68,7 @@ def _removed(report: RecoveryReport) -> str:
 
 def _shapes(model: nn.Module) -> dict[str, int]:
     """Output channels of every Conv and Linear layer."""
-    return {name: layer.weight.shape[0] for name, layer in weighted_layers(model).items()}
+    return {name: len(layer_weight(model, name)) for name in weighted_layers(model)}
 
 
 def _same_tensors(first: nn.Module, second: nn.Module) -> bool:

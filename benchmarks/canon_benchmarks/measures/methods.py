@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from torch import Tensor, nn
@@ -60,11 +60,11 @@ def measure_methods(case: Methods, setup: Setup, sheet: Sheet) -> None:
             sheet.note(**{f"{name}_error": error.message})
         sheet.lap(f"recover_{name}")
         if model is not None:
-            sheet.note(**{f"{name}_{metric}": value for metric, value in _held(mine, model, clean, attacked).items()})
-    sheet.note(good=_restored(sheet.metrics, "exact", clean))
+            sheet.note(**{f"{name}_{metric}": value for metric, value in held(mine, model, clean, attacked).items()})
+    sheet.note(good=restored(sheet.metrics, "exact"))
 
 
-def _held(mine: Owner, model: nn.Module, clean: float, attacked: float) -> dict[str, Any]:
+def held(mine: Owner, model: nn.Module, clean: float, attacked: float) -> dict[str, Any]:
     """What a method made, in figures."""
     similarity = watermarks.get(mine.key.scheme).similarity
     found = certified(model, mine.model, mine.layout, mine.example, mine.key.layers, canonical=False)
@@ -89,11 +89,11 @@ def _gap(mine: Owner, logits: Tensor) -> float:
     return round(abs(mine.accuracy(mine.logits) - mine.accuracy(logits)), 6)
 
 
-def _restored(found: dict[str, Any], name: str, clean: float) -> bool:
+def restored(found: Mapping[str, Any], name: str) -> bool:
     """Whether shapes, certificate, mark and accuracy are those of the clean model."""
     return (
         found.get(f"{name}_shapes") is True
         and found[f"{name}_tier1"] is True
-        and found[f"{name}_aligned_similarity"] == clean
+        and found[f"{name}_aligned_similarity"] == found["clean_similarity"]
         and found[f"{name}_delta_accuracy"] == 0
     )

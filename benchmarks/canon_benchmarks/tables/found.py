@@ -13,7 +13,8 @@ from canon.bench.records import Record
 from canon.bench.tables.common import all_of, attack_name, by, canonical_only, distinct, values_of
 from canon.bench.tables.document import Block, Heading, Page, Paragraph, Table
 from canon_benchmarks.cases import Runtime
-from canon_benchmarks.tables.methods import NAMES, restored
+from canon_benchmarks.measures.methods import restored
+from canon_benchmarks.tables.methods import NAMES
 from canon_benchmarks.tables.published import published, published_rows
 
 NAME: Final = "what_we_found"
@@ -69,8 +70,8 @@ def _single_pass(records: Records) -> str | None:
         return None
     told = []
     for method, name in NAMES.items():
-        lost = distinct(attack_name(_attack(r)) for r in part if not restored(r, method))
-        right = sum(restored(record, method) for record in part)
+        lost = distinct(attack_name(_attack(r)) for r in part if not restored(r.metrics, method))
+        right = sum(restored(record.metrics, method) for record in part)
         told.append(f"{name} restores {right} of {len(part)}" + (f" (it stops at {', '.join(lost)})" if lost else ""))
     schemes = distinct(record.case.scheme for record in part)
     return (
@@ -147,12 +148,12 @@ def _constant(records: Records) -> str | None:
 
 def _no_camouflage(records: Records) -> str | None:
     same = sum(r.metrics["attacked_similarity"] == r.metrics["clean_similarity"] for r in records)
+    ours = values_of(records, "attacked_similarity")
     theirs = _paper("attacked", camouflage=False)
     return (
-        f"Without permutation and scaling {same} of {len(records)} marks still read as on the clean model, where the "
-        f"paper reads {span(theirs)}. Reason: these records were made when injected channels were appended, so that "
-        "the original ones kept their index; they now stand between the original ones, and this suite is to be "
-        "measured again."
+        f"Without permutation and scaling {same} of {len(records)} marks still read as on the clean model, and they "
+        f"read {span(ours)}, where the paper reads {span(theirs)}. Injected channels stand between the original ones, "
+        "so that what is read by index is read from other channels, as in the paper."
     )
 
 

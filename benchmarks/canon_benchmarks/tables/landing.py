@@ -16,8 +16,9 @@ from canon.bench.tables.document import Block, Heading, Items, Page, Paragraph, 
 from canon.bench.tables.index import TITLE, Shown, index_blocks
 from canon_benchmarks.cases import Baseline, Runtime
 from canon_benchmarks.measures.changed import RELATED
+from canon_benchmarks.measures.methods import restored
 from canon_benchmarks.tables.found import found_page
-from canon_benchmarks.tables.methods import NAMES, restored
+from canon_benchmarks.tables.methods import NAMES
 from canon_benchmarks.tables.widths import told_widths
 
 Count = Callable[[Sequence[Record]], str]
@@ -75,7 +76,7 @@ def landing_page(shown: Shown, missing: Sequence[Suite] | None, beside: Path) ->
 def _restored(method: str) -> Count:
     def count(records: Sequence[Record]) -> str:
         part = by(records, style="paper")
-        return f"{sum(restored(record, method) for record in part)}/{len(part)}"
+        return f"{sum(restored(record.metrics, method) for record in part)}/{len(part)}"
 
     return count
 

@@ -10,6 +10,7 @@ from canon.bench.records import Record
 from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, values_of
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
 from canon_benchmarks.cases import Methods
+from canon_benchmarks.measures.methods import restored
 from canon_benchmarks.tables.published import published, published_cells, published_similarity
 
 NAMES: Final = {"single": "Algorithm 2, single pass", "probe": "probe", "exact": "exact"}
@@ -58,17 +59,6 @@ def _seeds(records: Sequence[Record]) -> str:
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
-def restored(record: Record, method: str) -> bool:
-    """Whether a method gave back shapes, certificate, mark and accuracy."""
-    found = record.metrics
-    return (
-        found.get(f"{method}_shapes") is True
-        and found[f"{method}_tier1"] is True
-        and found[f"{method}_aligned_similarity"] == found["clean_similarity"]
-        and found[f"{method}_delta_accuracy"] == 0
-    )
-
-
 def _where_it_stops(records: Sequence[Record]) -> Table:
     attacks = attacks_of(records)
     head = (
@@ -95,7 +85,7 @@ def _where_it_stops(records: Sequence[Record]) -> Table:
 
 
 def _share(records: Sequence[Record], method: str) -> str:
-    right = sum(restored(record, method) for record in records)
+    right = sum(restored(record.metrics, method) for record in records)
     text = f"{right}/{len(records)}"
     return text if right == len(records) else f"{text} {BAD}"
 
@@ -170,7 +160,7 @@ def _cell(records: Sequence[Record], method: str) -> str:
         for metric in ("attacked_similarity", f"{method}_aligned_similarity", f"{method}_recovered_similarity")
     )
     text = f"{attacked}→{aligned} ({bare})"
-    return text if all(restored(record, method) for record in done) else f"{text} {BAD}"
+    return text if all(restored(record.metrics, method) for record in done) else f"{text} {BAD}"
 
 
 def _published(case: Methods, attacks: Sequence[str]) -> Row | None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from canon.bench.cases import Recovery
 from canon.bench.records import Record
 from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, distinct, one, values_of
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
 from canon.bench.tables.recovery import certificate_blocks, complaint_blocks, similarity_blocks
+from canon.verify.mark import FRACTION, Tier2
 from canon_benchmarks.tables.figures import Panel, draw_lines, draw_similarity
 from canon_benchmarks.tables.published import published, published_cells, published_similarity
+
+FRACTIONS: Final = (0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 1.0)
+SLACKS: Final = (0.0, 0.01, 0.02, 0.05, 0.1)
 
 
 def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -24,6 +29,13 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         draw_similarity(records),
     )
     yield from certificate_blocks(records)
+    yield Heading("Tier 2 at other λ and δ")
+    yield Paragraph(
+        "The share λ of the lost similarity that must be back, and the slack δ. Cells: cases that pass after recovery "
+        "and alignment, in brackets after recovery alone, of those in which the attack took anything. The row in "
+        "italics is our default."
+    )
+    yield _tier2(records)
     yield Heading("Times")
     yield Paragraph("Seconds of each stage, median and largest; several cases shared the machine.")
     yield _times(records)
@@ -32,6 +44,27 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         caption = "Seconds of recovery by scheme, architecture and ratio, from the same runs."
         yield Figure(f"{suite}-times", caption, draw_lines(panels, "", slanted=True))
     yield from complaint_blocks(records)
+
+
+def _tier2(records: Sequence[Record]) -> Table:
+    """How many cases pass the paper's second test, as its two parameters change."""
+    done = [record.metrics for record in records if record.outcome == "done"]
+    read = [
+        [float(str(found[f"{name}_similarity"])) for name in ("clean", "attacked", "aligned", "recovered")]
+        for found in done
+    ]
+    lost = [values for values in read if values[1] < values[0]]
+    rows = []
+    for fraction in FRACTIONS:
+        cells = []
+        for slack in SLACKS:
+            aligned, alone = (
+                sum(Tier2(values[0], values[1], values[place], fraction, slack).passed for values in lost)
+                for place in (2, 3)
+            )
+            cells.append(f"{aligned}/{len(lost)} ({alone})")
+        rows.append(Row((f"λ = {fraction:g}", *cells), aside=fraction == FRACTION))
+    return Table.of(("", *(f"δ = {slack:g}" for slack in SLACKS)), rows)
 
 
 def _cells_of(records: Sequence[Record]) -> list[tuple[str, float]]:

@@ -10,13 +10,16 @@ from torch import fx, nn
 from canon.api.recovering import recover
 from canon.containment import locate
 from canon.errors import RecoveryError, VerificationError
-from canon.graph import Example, arguments
+from canon.graph import Example, arguments, plain
+from canon.graph.tracer import check_module
+from canon.recovery import RecoveryResult
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify import Certificate, Matching
 from canon.verify.certificate import certify_traced
 from canon.verify.folded import certify_folded
 from canon.verify.forms import conform
 from canon.verify.naming import named_alike
+from canon.verify.owner_order import in_owner_order
 from canon.verify.programs import brought
 from canon.verify.traced import Traced
 
@@ -49,8 +52,12 @@ def certify(
         canonical: Whether canonical forms may be compared, and the reference's network looked for.
         norms: The reference's norms, where they are known already.
     """
+    recovered, reference = plain(recovered), plain(reference)
+    check_module(recovered)
+    check_module(reference)
     example = arguments(reference, example)
     owner = Traced.of(reference, example)
+    recovered = in_owner_order(recovered, reference, example)
     known = norms_behind_layers(reference, owner.graph) if norms is None else norms
     if isinstance(recovered, fx.GraphModule):
         recovered = named_alike(recovered, owner.architecture, example, reference=reference)
@@ -90,8 +97,19 @@ def certify_with(
     if found.passed or not related or not canonical:
         return found
     try:
-        again = once(recover(recovered, example).model, Traced.of(recover(owner.model, example).model, example))
+        theirs = recover(owner.model, example)
+        if not _changed(theirs) and found.alignment is not None:
+            return found  # the reference is as narrow as it gets, and the model is no wider
+        ours = recover(recovered, example)
     except RecoveryError:
         return found
+    if not _changed(theirs) and not _changed(ours):
+        return found
+    again = once(ours.model, Traced.of(theirs.model, example))
     # A failure is told about the models that were given.
     return replace(again, canonical=True) if again.passed else found
+
+
+def _changed(result: RecoveryResult) -> bool:
+    """Whether recovery found anything to do."""
+    return bool(result.report.removed or result.report.merged or result.report.cropped)

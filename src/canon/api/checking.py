@@ -20,7 +20,8 @@ from canon.verify.evidence import check_digest, open_evidence, plain
 from canon.verify.mark import Tier2, p_value
 from canon.verify.precision import ROUNDINGS
 from canon.verify.verdict import decide
-from canon.watermarks import Controls
+from canon.watermarks import Controls, get, names
+from canon.watermarks.controls import COUNT
 
 Document = Mapping[str, Any]
 
@@ -130,6 +131,7 @@ def _certificate(document: Document) -> None:
     if certificate is None:
         return
     layers, tolerance = certificate["layers"], certificate["tolerance"]
+    _same("the tolerance", tolerance, document["equality"]["tolerance"])
     errors = [layer["max_rel_err"] for layer in layers] + [*certificate["parameters"].values()]
     for layer in layers:
         error = layer["max_rel_err"]
@@ -161,8 +163,15 @@ def _watermark(document: Document) -> None:
     if mark is None or mark["refused"] is not None:
         return
     _near("the p-value", mark["binomial"], p_value(mark["matched"], mark["total"], mark["alternatives"]))
+    _same("the places to choose from", mark["alternatives"] >= 1, True)
     controls = _controls(mark["controls"])
     _same("the controls", mark["controls"], plain(controls.to_dict()))
+    _same("the controls", controls.scheme, mark["scheme"])
+    _same("the number of controls", controls.count, COUNT)
+    if mark["scheme"] in names():
+        scheme = get(mark["scheme"])
+        _same("the scheme", mark["carries_alone"], scheme.carries_alone)
+        _same("the kinds of controls", {*controls.kinds}, {*scheme.unmarked})
     _same("the scheme", mark["carries_alone"], controls.carries_alone)
     _same("the controls", mark["total"], controls.total)
     _near("the p-value", mark["p_value"], controls.p_value(mark["matched"], mark["alternatives"]))
@@ -170,10 +179,26 @@ def _watermark(document: Document) -> None:
     given = mark["tier2"]
     tier2 = Tier2(given["clean"], given["attacked"], given["recovered"], given["fraction"], given["slack"])
     _same("Tier 2", given["passed"], tier2.passed)
+    _near("what was lost", given["drop"], tier2.drop)
+    for name in ("fraction", "slack"):
+        _same(f"the option '{name}'", given[name], document["options"][name])
+    _as_given(mark)
     if mark["read_from"] == "aligned" and (document["alignment"] is None or not document["alignment"]["established"]):
         raise VerificationError(
             "the document contradicts itself: the mark was read from an alignment that does not hold"
         )
+
+
+def _as_given(mark: Document) -> None:
+    """The suspect as it was given is read with the same key, and similarities are those of the readings."""
+    given, tier2 = mark["as_given"], mark["tier2"]
+    _same("the bits of the suspect as given", given["total"], mark["total"])
+    expected = p_value(given["matched"], given["total"], given["alternatives"])
+    _near("the p-value of the suspect as given", given["p_value"], expected)
+    _same("the similarity of the suspect as given", tier2["attacked"], given["similarity"])
+    _same("the similarity", tier2["recovered"], mark["similarity"])
+    shares = all(0 <= tier2[name] <= 1 for name in ("clean", "attacked", "recovered"))
+    _same("similarities that are shares", shares, True)
 
 
 def _controls(figures: Document) -> Controls:

@@ -23,6 +23,7 @@ from canon.errors import (
     VerificationError,
 )
 from canon.graph import ChannelGraph
+from canon.graph.experts import channel_tensors
 from canon.graph.widening import cast
 from canon.normal import has_ties
 from canon.recovery import RecoveryResult
@@ -31,6 +32,7 @@ from canon.verify.alignment import align_traced
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
+from canon.verify.owner_order import in_owner_order
 from canon.verify.precision import Precision, alike, coarsest, widened
 from canon.verify.programs import as_given, brought, same_order
 from canon.verify.skeleton import skeleton_of
@@ -198,6 +200,7 @@ def compare(
     precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)
+    suspect = in_owner_order(suspect, owner.anchor, example)
     shaped_alike = True
     try:
         try:
@@ -226,7 +229,9 @@ def compare(
         figures = (
             _by_key(formed, owner, example, matching)
             if owner.model is None
-            else _by_reference(recovered, formed, owner, example, allowed, layers, matching)
+            else _by_reference(
+                recovered, formed, owner, example, allowed, layers, matching, canonical=not more_left(result, owner)
+            )
         )
     except VerificationError as error:
         if shaped_alike:
@@ -302,12 +307,14 @@ def _by_reference(
     tolerance: float,
     layers: tuple[str, ...] | None,
     matching: Matching,
+    *,
+    canonical: bool,
 ) -> dict[str, Any]:
     assert owner.model is not None, "callers check it"
     assert owner.traced is not None, "there is a model"
     if isinstance(recovered, fx.GraphModule):
         recovered = named_alike(recovered, owner.architecture, example, reference=owner.model)
-    certificate = certify_with(recovered, owner.traced, owner.norms or (), tolerance, layers, matching)
+    certificate = certify_with(recovered, owner.traced, owner.norms or (), tolerance, layers, matching, canonical)
     alignment = None if certificate.canonical else certificate.alignment
     if alignment is None:
         alignment = _aligned(formed, owner, example, matching)
@@ -330,6 +337,21 @@ def _aligned(formed: nn.Module, owner: Owner, example: Example, matching: Matchi
     if owner.architecture.differences(Traced.of(formed, example).architecture):
         return None
     return align(formed, owner.anchor, example, matching=matching)
+
+
+def more_left(result: RecoveryResult | None, owner: Owner) -> bool:
+    """Whether recovery kept nothing for the owner's sake, and left more channels somewhere than the owner has.
+
+    Then no other recovery of the suspect makes both models equally wide.
+    """
+    if result is None or any(space.kept_ambiguous for space in result.report.spaces):
+        return False
+    found, told = channel_tensors(result.model), _widths(owner.architecture)
+    return any(
+        size > most
+        for name in found.keys() & told.keys()
+        for size, most in zip(found[name].shape, told[name].shape, strict=False)
+    )
 
 
 def _widths(expected: Architecture) -> dict[str, Tensor]:

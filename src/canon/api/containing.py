@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from canon.api.comparing import Compared, Owner
+from canon.api.comparing import Compared, Owner, more_left
 from canon.api.recovering import recover
 from canon.errors import RecoveryError
 from canon.graph import Space, trace
-from canon.graph.tensors import tensor_names
+from canon.graph.experts import channel_tensors
 from canon.graph.widening import cast
 from canon.normal import idle_taps, without_idle_taps
 from canon.verify import register
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 NUMBERS: Final = 24
 """Exact numbers per channel that models are compared by where neither has anything beside the other."""
 
-ALIKE: Final = 0.7
+FIXED_ALIKE: Final = 0.7
 """A tensor with fixed coordinates was found if it is no farther from the owner's than this, relative to its size."""
 
 
@@ -80,7 +80,7 @@ def nothing_added(compared: Compared, owner: Owner, ancestors: Sequence[nn.Modul
     if compared.result is None or compared.formed is None:
         return None
     found = _alone_in(compared.formed, owner, ancestors)
-    if found is not None:
+    if found is not None or more_left(compared.result, owner):
         return found
     # Recovery was told the owner's widths, and kept as many channels that do nothing; it may keep others or none.
     example = cast(owner.example, compared.suspect)
@@ -112,7 +112,7 @@ def containment_figures(
     figures = location.to_dict()
     fixed, sizes = fixed_figures(location, owner)
     layers, numbers = _shares(location, owner)
-    near = [name for name, residual in fixed.items() if residual <= ALIKE]
+    near = [name for name, residual in fixed.items() if residual <= FIXED_ALIKE]
     every = [name for name in fixed if _is_table(name, owner)]
     tables = [name for name in every if name not in near]
     owner_function: tuple[Comparison, ...] = ()
@@ -167,7 +167,7 @@ def _is_table(name: str, owner: Owner) -> bool:
     """Whether a fixed tensor has two axes or more that are longer than 1: embeddings, attention, recurrent weights."""
     shape: Sequence[int] = ()
     if owner.model is not None:
-        shape = tensor_names(owner.model)[0][name].shape
+        shape = channel_tensors(owner.model)[name].shape
     elif owner.key is not None and owner.key.registered is not None:
         shape = owner.key.registered.fixed[name][0]
     return sum(size > 1 for size in shape) > 1
@@ -185,6 +185,6 @@ def fixed_figures(location: Location, owner: Owner) -> tuple[dict[str, float], d
         return {**found, **missing}, {name: sizes.get(name, 0) for name in (*found, *missing)}
     reference, extracted = alike(owner.model, location.model)
     theirs = fixed_tensors(Traced.of(reference, cast(owner.example, reference)))
-    ours, _ = tensor_names(extracted)
+    ours = channel_tensors(extracted)
     found = {name: fixed_residual(ours[name], t) if name in ours else float("inf") for name, t in theirs.items()}
     return found, {name: tensor.numel() for name, tensor in theirs.items()}

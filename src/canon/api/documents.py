@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from canon.api.comparing import Compared, Example, Owner
 from canon.graph import ChannelGraph, Layer, outline, trace
-from canon.graph.tensors import tensor_names
+from canon.graph.experts import channel_tensors
 from canon.graph.widening import cast
 from canon.recovery import RecoveryResult
 from canon.verify import Architecture
@@ -84,7 +84,7 @@ def layers_of(
 ) -> list[dict[str, Any]]:
     """The layers with their widths in the suspect, after recovery, and, if that is known, in the owner's model."""
     graph = trace(suspect, cast(example, suspect)) if graph is None else graph
-    given, ours = (Architecture.of(graph, tensor_names(model)[0]).shapes for model in (suspect, recovered))
+    given, ours = (Architecture.of(graph, channel_tensors(model)).shapes for model in (suspect, recovered))
 
     def width(layer: Layer, shapes: Mapping[str, tuple[int, ...]]) -> int:
         # A weight with groups may hold the channels of one group only.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
+from canon.graph import plain
 from canon.verify import LayoutKey
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Files:
     def model(self, role: str, given: nn.Module | str | Path) -> nn.Module:
         """A model."""
         if not isinstance(given, str | Path):
-            return given
+            return plain(given)
         from canon.io import read_model
 
         loaded = read_model(given, self.architecture if Path(given).is_file() else None)

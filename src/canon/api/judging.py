@@ -16,11 +16,12 @@ from canon.api.containing import containment_figures, find, find_without_idle_ta
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.files import Files
 from canon.api.marks import read_mark
-from canon.errors import CanonError, UnsupportedModelError, VerificationError
+from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
 from canon.graph import Example as Given
-from canon.graph import arguments
+from canon.graph import arguments, trace
 from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
+from canon.graph.widening import cast
 from canon.verify import Alignment, LayoutKey, Matching
 from canon.verify.answering import agreeing, answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
@@ -180,9 +181,15 @@ def judge(
     for model in (mine.suspect, *public, *(() if mine.reference is None else (mine.reference,))):
         _check_model(model)
     example = arguments(mine.suspect, example)
-    owner = Owner.of(mine.reference, mine.layout_key, example)
+    try:
+        owner = Owner.of(mine.reference, mine.layout_key, example)
+    except ExampleError as error:
+        raise _other_inputs(mine, example) or error from error
     calls = _calls(example, probes, probe_count(mine.suspect))
-    compared, function = _compared(mine, owner, calls)
+    try:
+        compared, function = _compared(mine, owner, calls)
+    except ExampleError as error:
+        raise _other_inputs(mine, example) or error from error
     if compared.structure is None and not _settled(compared, function):
         location = find(compared, owner, public)
         if location.answer != "contained" and compared.housed is None and owner.ambiguous:
@@ -199,6 +206,9 @@ def judge(
             alone = nothing_added(compared, owner, public)
             if alone is not None:
                 compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
+    elif mine.watermark_key is not None and compared.structure is None and compared.alignment is None:
+        # Equal without the owner's own idle channels, which are gone from the suspect: the mark stands among them.
+        compared = replace(compared, location=find(compared, owner, public))
     mark, watermark = None, None
     if mine.watermark_key is not None:
         mark, watermark = read_mark(compared, owner, mine.watermark_key, options)
@@ -239,6 +249,27 @@ def _compared(
         by_weights=by_weights,
     )
     return compared, function_of(compared, owner, calls)
+
+
+def _other_inputs(mine: Mine, example: Example) -> ExampleError | None:
+    """What to do where the suspect takes other inputs than the owner's network, such as images of other colours."""
+
+    def takes(model: nn.Module) -> bool:
+        try:
+            trace(model, cast(example, model))
+        except ExampleError:
+            return False
+        return True
+
+    if mine.reference is None or takes(mine.suspect) == takes(mine.reference):
+        return None
+    other = "the reference" if takes(mine.suspect) else "the suspect"
+    return ExampleError(
+        f"the suspect takes other inputs than the owner's network: {other} does not take the example",
+        hint="Give an example of the owner's inputs, and a suspect that takes those: put a layer in front of it that "
+        "makes its inputs, such as nn.Sequential(nn.Conv2d(3, 1, 1, bias=False), suspect) with weights of 1/3 for one "
+        "of grey images, or leave out the columns of its first layer for channels that the owner's images lack",
+    )
 
 
 def _check_options(options: JudgeOptions) -> None:

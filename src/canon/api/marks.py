@@ -100,6 +100,7 @@ def _reading(found: Extraction) -> dict[str, Any]:
         "matched": found.matched,
         "total": found.total,
         "similarity": found.similarity,
+        "alternatives": found.alternatives,
         "p_value": p_value(found.matched, found.total, found.alternatives),
         "other_shapes": len(found.shape_mismatch),
     }

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from canon.api.containing import ALIKE
+from canon.api.containing import FIXED_ALIKE
 from canon.containment.answer import AGREED, CLOSE, DERIVED, SAME_UPDATE, STRANGER
 from canon.errors import VerificationError
-from canon.normal.housing import SAME
+from canon.normal.housing import SAME_OUTPUTS
 from canon.verify.answering import agreeing
 from canon.verify.precision import ROUNDINGS, SINGLE
 
@@ -45,7 +45,7 @@ def program_holds(document: Document) -> None:
     program = document["program"]
     if program is None:
         return
-    near = program["difference"] is not None and 0 <= _number(program["difference"]) <= SAME
+    near = program["difference"] is not None and 0 <= _number(program["difference"]) <= SAME_OUTPUTS
     exact = bool(program["whole"]) and not program["missing"] and near
     _must(program["exact"] is exact, "another program is the owner's, or is not, against its own figures")
     _must(
@@ -60,6 +60,10 @@ def function_holds(document: Document) -> None:
     found = [*document["function"]["comparisons"], *document["function"]["recovered"]]
     located, rounding = document["containment"], document["function"].get("rounding")
     _must(rounding is None or _number(rounding) >= 0, "outputs are moved by less than nothing")
+    sources = [item["source"] for item in document["function"]["comparisons"]]
+    _must(len(set(sources)) == len(sources), "outputs were compared twice on the same probes")
+    drawn = "random" in sources or document["function"]["against"] != "the reference"
+    _must(drawn, "outputs were compared on no random probes, which are always drawn")
     exact = document["precision"]["epsilon"] <= SINGLE
     _must(not (exact and rounding), "outputs are moved by rounding, yet both models are exact")
     for item in [*found, *(located["function"] if located is not None else ())]:
@@ -68,6 +72,8 @@ def function_holds(document: Document) -> None:
         _must(difference is None or _number(difference) >= 0, "a difference of outputs is negative")
         _must(same is None or 0 <= _number(same) <= 1, "a share of decisions is none")
         _must(difference is None or item["probes"] > 0, "outputs were compared on no probes")
+        moves = item.get("correlation")
+        _must(moves is None or abs(_number(moves)) <= 1.001, "a correlation is none")
 
 
 def containment_holds(document: Document) -> None:
@@ -120,7 +126,7 @@ def _word(located: Document, word: str, coverage: float, deep: float, close: flo
 def _found(located: Document, layers: list[Document]) -> None:
     """How much of the owner's network was found, as far as layers and fixed tensors tell."""
     fixed, shares = located["fixed"], [layer["found"] / max(1, layer["channels"]) for layer in layers]
-    near = [name for name, residual in fixed.items() if residual is not None and residual <= ALIKE]
+    near = [name for name, residual in fixed.items() if residual is not None and residual <= FIXED_ALIKE]
     most = sum(share >= 0.5 for share in shares) + len(near)
     _must(0 <= located["layers_found"] <= min(most, located["layers_in_all"]), "fewer layers were found")
     share = 1.0 if near else max(shares, default=0.0)

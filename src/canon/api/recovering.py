@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from canon.graph import Example
+from canon.graph import Example, plain
 from canon.graph.tracer import check_model
 from canon.recovery import RecoveryResult
 from canon.recovery import recover as recover_with
@@ -40,6 +40,7 @@ def recover(
     Raises:
         RecoveryError: The recovered model does not agree with the input; the input is still what it was.
     """
+    model = plain(model)
     check_model(model)
     known = _shapes_of(widths) if isinstance(widths, str) else widths
     return recover_with(

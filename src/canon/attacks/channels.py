@@ -180,6 +180,10 @@ class Channels:
             unit=self.unit.gather(1, order),
         )
 
+    def trade(self, order: Tensor) -> Channels:
+        """Block `g` becomes the one that stood at `order[g]`."""
+        return replace(self, kind=self.kind[order], origin=self.origin[order], unit=self.unit[order])
+
     def _grown(self, kind: Tensor, origin: Tensor, unit: Tensor, units: Units, numbers: int) -> Channels:
         return replace(
             self,

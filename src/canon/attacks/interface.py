@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import Any, ClassVar, Literal, final
 
 import torch
+from torch import nn
 
 from canon.attacks.channels import Channels
 from canon.attacks.options import AttackOptions
@@ -51,6 +52,10 @@ class Primitive(ABC):
     preserves: ClassVar[Preserves] = "function"
     """What it keeps; the log says so."""
 
+    def prepare(self, model: nn.Module, example: Any, ratio: float, generator: torch.Generator) -> nn.Module:
+        """The model to begin with: most primitives take it as it is."""
+        return model
+
     def obstacle(self, setting: Setting) -> str | None:
         """Why it can do nothing in this space, which is then left to the other primitives; None: it can."""
         return None
@@ -66,7 +71,8 @@ class Primitive(ABC):
     @final
     def apply(self, channels: Channels, setting: Setting) -> Channels:
         """Inject channels and check what came back."""
-        count = self.count(channels, setting)
+        multiple = setting.place.space.multiple
+        count = -(-self.count(channels, setting) // multiple) * multiple
         result = self.inject(channels, count, setting)
         grown = result.block - channels.block
         if grown != count:

@@ -17,7 +17,7 @@ RANGE = 2**14
 
 
 @dataclass(frozen=True, eq=False)
-class Noise:
+class FilterSource:
     """A source of random filters."""
 
     strip: Tensor
@@ -26,10 +26,10 @@ class Noise:
     generator: torch.Generator
 
     @staticmethod
-    def of(longest: int, most: int, generator: torch.Generator) -> Noise:
+    def of(longest: int, most: int, generator: torch.Generator) -> FilterSource:
         """For filters of up to `longest` entries, and up to `most` of them in a layer."""
         size = 2 * (longest + max(RANGE, most))
-        return Noise(torch.randn(size, generator=generator), generator)
+        return FilterSource(torch.randn(size, generator=generator), generator)
 
     def windows(self, length: int, count: int, like: Tensor) -> Windows:
         """Up to `count` different filters of up to `length` entries, of the dtype and device of a tensor."""

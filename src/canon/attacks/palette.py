@@ -12,6 +12,7 @@ from torch import Tensor
 from canon.attacks.axes import Axis
 from canon.attacks.channels import CLIQUES, SILENT, Kind, among
 from canon.attacks.noise import Windows
+from canon.transforms import ChannelTransform
 
 DAMPING: Final = 0.25
 """How strongly dummies read dummies."""
@@ -83,11 +84,8 @@ class Lines:
 class Palette:
     """The columns of one block."""
 
-    source: Tensor
-    """The column before that each column takes."""
-
-    factor: Tensor
-    """How much of it, `[i', 1]`; nothing for dummies."""
+    columns: ChannelTransform
+    """M: the column before that each column takes, and how much of it; nothing for dummies."""
 
     attention: Tensor | None
     """How strongly free rows read each, `[i', 1]`; None: all alike."""
@@ -126,7 +124,7 @@ class Palette:
     def of(columns: Axis, chain: bool, like: Tensor) -> Palette:
         """Sort them."""
         device, kind, attention = like.device, columns.kind, None
-        counts = columns.counts
+        counts, live = columns.counts, kind == Kind.LIVE
         silent = clique = following = tiny = bound = group = kind[:0]
         factor, noisy, groups = columns.share / columns.gain, None, 0
         if any(counts[which] for which in SILENT):
@@ -146,8 +144,7 @@ class Palette:
         if any(by_kind[which] != 1 and counts[which] for which in Kind):
             attention = like.new_tensor([by_kind[which] for which in Kind])[kind.to(device), None]
         return Palette(
-            columns.source.to(device),
-            torch.where(kind == Kind.LIVE, factor, 0.0).to(like).view(-1, 1),
+            ChannelTransform.expansion(columns.source, torch.where(live, factor, 0.0), columns.before).to(device),
             attention,
             silent.to(device),
             clique.to(device),

@@ -16,18 +16,23 @@ from canon.attacks.after import Step, as_steps
 from canon.attacks.axes import Axes
 from canon.attacks.channels import Kind
 from canon.attacks.log import AttackLog, StepLog, write_log
-from canon.attacks.noise import Noise
+from canon.attacks.noise import FilterSource
 from canon.attacks.options import MIX, AttackOptions, MoreOptions
 from canon.attacks.parameters import write_parameters
+from canon.attacks.place import Surroundings
 from canon.attacks.plan import AttackPlan, count_parameters, make_plan
 from canon.attacks.probes import Inputs, difference, probes_like
 from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
-from canon.graph import Example, arguments, trace
+from canon.graph import Example, arguments, plain, trace
+from canon.graph.experts import channel_tensors
 from canon.graph.mapped import results
 from canon.graph.tensors import tensor_names
+from canon.graph.together import free_orders
+from canon.graph.tracer import check_model
 from canon.rewrite import replace_tensors, resize_kernels
+from canon.rewrite.together import move_together
 
 MOST_PARAMETERS: Final = 10**9
 """An attacked model may have so many."""
@@ -105,6 +110,7 @@ def attack_with(
     probes: Tensor | Inputs | None = None,
 ) -> AttackResult:
     """`attack` with all options in one value, and with news of its progress."""
+    model = plain(model)
     example = arguments(model, example)
     steps = as_steps(after)
     return _carry_out(model, _prepare(model, example, options), steps, _Trials.of(example, probes), progress)
@@ -130,6 +136,7 @@ def replay(
     Raises:
         AttackError: The model is not the one that the log speaks of.
     """
+    model = plain(model)
     example = arguments(model, example)
     steps = as_steps(step.step for step in log.after) if after is None else as_steps(after)
     prepared = _prepare(model, example, log.options)
@@ -146,7 +153,10 @@ def replay(
 
 @dataclass(frozen=True, eq=False)
 class _Prepared:
-    """An attack that is decided and checked, with nothing written yet."""
+    """An attack that is decided and checked, with no channel written yet."""
+
+    model: nn.Module
+    """What channels are injected into."""
 
     plan: AttackPlan
     tensors: Mapping[str, Tensor]
@@ -163,22 +173,33 @@ def check_ops(ops: Iterable[str]) -> None:
 
 def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: AttackOptions) -> _Prepared:
     check_ops(options.ops)
+    check_model(model)
+    _check_finite({name: tensor.detach() for name, tensor in tensor_names(model)[0].items()})
+    own = torch.Generator().manual_seed(options.seed)
+    for name in options.ops:
+        model = model if name in MIX else registry.get(name).prepare(model, example, options.ratio, own)
+    free = free_orders(model) if options.permute and not options.select else ()
+    if free:
+        model = move_together(model, {one: torch.randperm(one.count, generator=own) for one in free})
     graph = trace(model, example)
-    named = tensor_names(model)[0]
+    named = channel_tensors(model, graph.orders)
     tensors = {name: tensor.detach() for name, tensor in named.items()}
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     generator = torch.Generator().manual_seed(options.seed)
-    plan = make_plan(graph, options, shapes, generator, ordinary_shifts(model))
+    ordinary = ordinary_shifts(model)
+    if graph.free or not free:
+        plan = make_plan(graph, options, shapes, generator, ordinary)
+    else:
+        plan = AttackPlan(graph, {}, frozenset(), options.chain, Surroundings(graph, ordinary))
     size = count_parameters(plan, shapes, {name for name, one in named.items() if isinstance(one, nn.Parameter)})
-    own = sum(one.numel() for one in named.values() if isinstance(one, nn.Parameter))
-    most = max(MOST_PARAMETERS, MOST_GROWTH * own) if options.max_parameters is None else options.max_parameters
+    size_before = sum(one.numel() for one in named.values() if isinstance(one, nn.Parameter))
+    most = max(MOST_PARAMETERS, MOST_GROWTH * size_before) if options.max_parameters is None else options.max_parameters
     if size > most:
         raise AttackError(
             f"the attacked model would have {size:,} parameters, more than {most:,}",
             hint="Lower the ratio, shorten the sequence, select fewer spaces, or raise max_parameters",
         )
-    _check_finite(tensors)
-    return _Prepared(plan, tensors, generator, write_log(plan, options, size))
+    return _Prepared(model, plan, tensors, generator, write_log(plan, options, size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,7 +227,7 @@ def _carry_out(
     seed, log = prepared.log.options.seed, prepared.log
     with torch.no_grad():
         changed = write_tensors(prepared.tensors, prepared.plan, prepared.generator, progress)
-        attacked = replace_tensors(model, changed)
+        attacked = replace_tensors(prepared.model, changed, prepared.plan.graph.orders)
         resize_kernels(attacked, dict.fromkeys(prepared.plan.kernels, 1))
     if any(planned.counts[Kind.DEAD_DATA] for planned in prepared.plan.spaces.values()):
         set_thresholds(attacked, prepared.plan, list(trials.set or probes_like(trials.example, seed)))
@@ -242,7 +263,7 @@ def write_tensors(
     return changed
 
 
-def _noise_for(plan: AttackPlan, tensors: Mapping[str, Tensor], generator: torch.Generator) -> Noise:
+def _noise_for(plan: AttackPlan, tensors: Mapping[str, Tensor], generator: torch.Generator) -> FilterSource:
     longest = most = 1
     for linear in plan.graph.maps:
         weight, ring = tensors[linear.weight], int(linear.weight in plan.kernels)
@@ -252,7 +273,7 @@ def _noise_for(plan: AttackPlan, tensors: Mapping[str, Tensor], generator: torch
             width = sum(plan.width(s.space) * s.repeat for s in linear.columns) // linear.groups
         longest = max(longest, width * kernel)
         most = max(most, sum(2 * plan.width(s.space) * s.repeat for s in linear.rows))
-    return Noise.of(longest, most, generator)
+    return FilterSource.of(longest, most, generator)
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:

@@ -6,10 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from functools import cached_property
 
-from canon.attacks import nullity, parity, ranges
-from canon.attacks.parity import Form
+from canon.attacks import nullity, ranges
 from canon.attacks.ranges import Depths
+from canon.describe import parity
 from canon.describe.curves import Curves
+from canon.describe.parity import Form
 from canon.graph import ChannelGraph, Space
 
 

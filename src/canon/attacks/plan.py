@@ -131,6 +131,8 @@ def select_spaces(graph: ChannelGraph, options: AttackOptions, shapes: Mapping[s
         if options.select and not any(fnmatchcase(name, p) for name in names for p in options.select):
             continue
         chosen.append(space)
+    together = {peer for space in chosen for peer in space.peers} | {space.id for space in chosen}
+    chosen = [space for space in graph.free if space.id in together]
     if not chosen:
         known = ", ".join(space.name for space in graph.free[:5])
         asked = ", ".join(options.select) or "only convolutions"
@@ -159,11 +161,13 @@ def make_plan(
         raise AttackError(f"the anchor '{options.anchor}' is not among the attacked spaces")
     programs = sequences(options, len(chosen), generator)
     surroundings = Surroundings(graph, ordinary)
-    spaces = {
-        space.id: _plan_space(graph, Place(space, surroundings), program, options, generator)
-        for space, program in zip(chosen, programs, strict=True)
-    }
+    spaces: dict[int, SpacePlan] = {}
+    for space, program in zip(chosen, programs, strict=True):
+        # Spaces that must stay equally wide get the same.
+        same = next((spaces[peer].sequence for peer in space.peers if peer in spaces), program)
+        spaces[space.id] = _plan_space(graph, Place(space, surroundings), same, options, generator)
     _check_done(spaces.values())
+    _check_even(spaces)
     if not options.select and (options.permute or options.scale):
         # Where widths must stay, channels still change places and scales.
         for space in (space for space in graph.rigid if space.producers):
@@ -195,6 +199,8 @@ def _plan_space(
             channels = interleave(channels, channels.block - width, generator)
     if options.permute and channels.width == space.width:
         channels = shuffle(channels, generator)  # every primitive was skipped
+        if space.trading:
+            channels = channels.trade(torch.randperm(space.groups, generator=generator))
     # Dummies are modelled on a channel of their own block; those of one origin on the same.
     block = space.width // space.groups
     drawn = torch.randint(block, (max(1, channels.dummies),), generator=generator)
@@ -228,6 +234,16 @@ def _check_done(plans: Iterable[SpacePlan]) -> None:
             where=", ".join(planned.space.name for planned in plans[:3]),
             hint=f"Name other operations. {'; '.join(sorted(reasons)[:3])}",
         )
+
+
+def _check_even(plans: Mapping[int, SpacePlan]) -> None:
+    for planned in plans.values():
+        if any(plans[peer].after != planned.after for peer in planned.space.peers):
+            raise AttackError(
+                "the operations would leave spaces differently wide that must stay equally wide",
+                where=planned.space.name,
+                hint="Name other operations",
+            )
 
 
 def _share_spread(options: AttackOptions) -> float:

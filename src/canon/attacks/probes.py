@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, Final
 
 import torch
@@ -10,6 +9,8 @@ from torch import Tensor, nn
 
 from canon.errors import AttackError
 from canon.graph.probes import drawn_whole
+from canon.graph.values import leaves
+from canon.graph.widening import cast, runner
 
 Inputs = tuple[Any, ...]
 """The arguments of one forward pass."""
@@ -43,19 +44,10 @@ def difference(first: nn.Module, second: nn.Module, probes: list[Inputs]) -> flo
 
 
 def _outputs(model: nn.Module, given: Inputs) -> Tensor:
-    half = any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters())
-    if half:
-        # Half precision is for storage: its own rounding would drown what is to be seen.
-        model = copy.deepcopy(model).float()
-        given = tuple(x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for x in given)
-    found = [tensor.double().flatten() for tensor in _tensors(model(*given))]
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in model.parameters()):
+        model = runner(model)
+        given = cast(given, model)
+    found = [x.double().flatten() for x in leaves(model(*given)) if isinstance(x, Tensor) and x.is_floating_point()]
     if not found:
         raise AttackError("the model gives no numbers that could be compared")
     return torch.cat(found)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output] if output.is_floating_point() else []
-    parts = output.values() if isinstance(output, dict) else output if isinstance(output, (list, tuple)) else []
-    return [tensor for part in parts for tensor in _tensors(part)]

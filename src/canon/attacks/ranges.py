@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Literal
 
 from canon.describe.curves import Curves
-from canon.graph import ChannelGraph, LinearMap, Space, Stage
+from canon.graph import ChannelGraph, Space, Stage
 
 Level = Literal["zero", "low", "under"] | None
 """A dead channel at a point: exactly zero; as low as its shift is chosen; not above zero; or None, anything."""
@@ -96,8 +96,3 @@ class Depths:
             return "zero" if curve.origin == 0 else None
         reached = curve.floor == 0 or (curve.floor is not None and level == "low")
         return "zero" if reached else None
-
-
-def sheltered(linear: LinearMap, positive: frozenset[int]) -> bool:
-    """Whether some of a layer's inputs are never negative."""
-    return any(segment.point in positive for segment in linear.columns or ())

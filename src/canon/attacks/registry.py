@@ -1,4 +1,4 @@
-"""Primitives by name: the three of Yan et al., seven that answer recovery, and those of installed plugins.
+"""Primitives by name: the three of Yan et al., twelve that answer recovery, and those of installed plugins.
 
 A plugin names its class under the entry point group `canon.attacks`:
 
@@ -16,16 +16,21 @@ from canon.attacks.options import MIX
 from canon.errors import AttackError
 
 _BUILT_IN: Final = {
-    "nso_zero": "canon.attacks.nso_zero:NsoZero",
-    "nso_clique": "canon.attacks.nso_clique:NsoClique",
-    "nso_split": "canon.attacks.nso_split:NsoSplit",
-    "dead_range": "canon.attacks.dead_range:DeadRange",
-    "dead_data": "canon.attacks.dead_data:DeadData",
-    "odd_group": "canon.attacks.odd_group:OddGroup",
-    "odd_replace": "canon.attacks.odd_replace:OddReplace",
-    "entangled": "canon.attacks.entangled:Entangled",
-    "tiny_column": "canon.attacks.tiny_column:TinyColumn",
-    "noisy_clique": "canon.attacks.noisy_clique:NoisyClique",
+    "nso_zero": "canon.attacks.nso:NsoZero",
+    "nso_clique": "canon.attacks.nso:NsoClique",
+    "nso_split": "canon.attacks.nso:NsoSplit",
+    "dead_range": "canon.attacks.dead:DeadRange",
+    "dead_data": "canon.attacks.dead:DeadData",
+    "odd_group": "canon.attacks.odd:OddGroup",
+    "odd_replace": "canon.attacks.odd:OddReplace",
+    "entangled": "canon.attacks.odd:Entangled",
+    "tiny_column": "canon.attacks.weak:TinyColumn",
+    "noisy_clique": "canon.attacks.weak:NoisyClique",
+    "idle_layer": "canon.attacks.prepared:IdleLayer",
+    "grown_kernel": "canon.attacks.prepared:GrownKernel",
+    "wide_basis": "canon.attacks.prepared:WideBasis",
+    "constant": "canon.attacks.prepared:Constant",
+    "endless": "canon.attacks.prepared:Endless",
 }
 
 PRIMITIVES: Final[Registry[Primitive]] = Registry(Primitive, "canon.attacks", "attack", AttackError, _BUILT_IN, MIX)

@@ -31,7 +31,7 @@ from canon._memory import scratch, separate
 from canon.attacks.axes import Axes, Axis
 from canon.attacks.blend import Blend
 from canon.attacks.channels import Kind
-from canon.attacks.noise import Noise, Windows
+from canon.attacks.noise import FilterSource, Windows
 from canon.attacks.palette import DAMPING, Lines, Palette, attention_by_kind
 from canon.graph import LinearMap
 
@@ -39,7 +39,7 @@ CHUNK: Final = 2**19
 """Entries that are finished before the next are begun: as many as stay in a processor's cache."""
 
 
-def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: Noise) -> Tensor:
+def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: FilterSource) -> Tensor:
     """The weight of one layer after the attack, its kernels grown where the plan says so."""
     groups, ring = linear.groups, int(linear.weight in axes.plan.kernels)
     rows = axes.of(linear.rows)
@@ -168,11 +168,11 @@ class Brush:
 
     def _live(self, out: Tensor, weight: Tensor, lines: Lines, palette: Palette) -> None:
         picked = weight.index_select(0, lines.source).flatten(2).mul_(lines.gain[:, None])
-        picked = picked.index_select(1, palette.source)
         if self.ring:
-            _put_inside(out.zero_(), picked.view(*picked.shape[:2], *weight.shape[2:]), palette.factor)
+            made = palette.columns.apply(picked, 1)
+            _put_inside(out.zero_(), made.view(*made.shape[:2], *weight.shape[2:]))
         else:
-            torch.mul(picked, palette.factor, out=out.view_as(picked))
+            palette.columns.apply(picked, 1, out.flatten(2))
         if palette.dummies:
             palette.fill(out.flatten(2), self.own, lines.filter)
 
@@ -199,11 +199,8 @@ def _press(out: Tensor, rows: Axis, sheltered: Tensor | None) -> None:
     out[dead] = -out[dead].abs() * reading
 
 
-def _put_inside(out: Tensor, given: Tensor, factor: Tensor) -> None:
-    """Put kernels, times a factor, into the middle of kernels that are larger by one entry on every side."""
-    if given.ndim == 3:
-        torch.mul(given, factor, out=out[:, :, 1:-1])
-    else:
-        # Line by line: a loop over few dimensions takes half the time of one over many.
-        for line in range(given.shape[2]):
-            _put_inside(out[:, :, line + 1], given[:, :, line], factor)
+def _put_inside(out: Tensor, given: Tensor) -> None:
+    """Put kernels into the middle of kernels that are larger by one entry on every side."""
+    for axis in range(2, out.ndim):
+        out = out.narrow(axis, 1, out.shape[axis] - 2)
+    out.copy_(given)

@@ -14,7 +14,7 @@ from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.inputs import ExampleFile, moved
-from canon.cli.models import Model, ModelOut, load_model
+from canon.cli.models import Model, ModelOut, digested, load_model, save_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -42,7 +42,8 @@ Ops = Annotated[
         "--op",
         autocompletion=completion.operations,
         help="nso_zero, nso_clique, nso_split, dead_range, dead_data, odd_group, odd_replace, entangled, tiny_column, "
-        "noisy_clique, in the order given; or mix-opseq[-per-merge-group].",
+        "noisy_clique, idle_layer, grown_kernel, wide_basis, constant, endless, in the order given; or "
+        "mix-opseq[-per-merge-group].",
     ),
 ]
 After = Annotated[
@@ -92,7 +93,7 @@ def attack(
     from canon.attacks import AttackOptions, attack_with
     from canon.attacks.after import as_steps
     from canon.attacks.pipeline import check_ops
-    from canon.io import check_format, save
+    from canon.io import check_format
 
     talker = Talker(as_json)
     options = AttackOptions(
@@ -120,7 +121,8 @@ def attack(
             after=[_with_data(step, loaded.example) for step in steps],
         )
     result.model.cpu()
-    save(result.model, out, example=loaded.example, architecture=loaded.architecture, force=force)
+    chosen = {"verb": "attack", **asdict(options), "after": after, "device": str(place), "size": size}
+    save_model(talker, result.model, out, loaded, {**chosen, "example": digested(example)}, force=force)
     if log is not None:
         write_text(log, result.log.to_json() + "\n", force=force)
     narrow = sum(space.before for space in result.log.spaces)

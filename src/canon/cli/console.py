@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -29,6 +30,10 @@ from canon._text import visible
 
 if TYPE_CHECKING:
     from rich.console import ConsoleOptions
+
+
+EVERY: Final = 20.0
+"""Seconds between two lines that say how far something is."""
 
 
 class SafeConsole(Console):
@@ -84,13 +89,15 @@ class Talker:
     def progress(self, what: str) -> Iterator[Callable[[float], None]]:
         """Show that `what` is under way; tell what it gives which part of it is done, from 0 to 1.
 
-        A terminal gets a bar that vanishes at the end; anything else gets one line at the start.
+        A terminal gets a bar that vanishes at the end; anything else gets a line at the start, and others on the way
+        that say how far it is.
         """
         if not self._moving:
             self.note(what)
-            yield lambda done: None
+            yield _Lines(self.note, what).tell
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+        timing = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), *timing)
         with Progress(*columns, console=self.err, transient=True) as bar:
             task = bar.add_task(escape(visible(what)), total=1.0)
             yield lambda done: bar.update(task, completed=min(1.0, done))
@@ -108,6 +115,26 @@ class Talker:
     @property
     def _moving(self) -> bool:
         return self.err.is_terminal and not self.as_json
+
+
+class _Lines:
+    """Says how far something is, in lines, and not too often."""
+
+    def __init__(self, note: Callable[[str], None], what: str) -> None:
+        self._note, self._what = note, what
+        self._begun = self._last = time.monotonic()
+
+    def tell(self, done: float) -> None:
+        """Which part is done, from 0 to 1."""
+        now = time.monotonic()
+        if now - self._last >= EVERY and 0 < done < 1:
+            self._last = now
+            left = (now - self._begun) * (1 - done) / done
+            self._note(f"{self._what}: {done:.0%}, about {_duration(left)} left")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
 
 
 def to_jsonable(value: object) -> Any:

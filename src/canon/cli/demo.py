@@ -15,6 +15,7 @@ from rich.text import Text
 
 from canon._files import check_outputs
 from canon.cli.console import Talker
+from canon.cli.demo_stories import STORIES, Story, Subject
 from canon.cli.examples import examples
 from canon.cli.options import AsJson, Force, Seed
 
@@ -26,13 +27,16 @@ if TYPE_CHECKING:
     from canon.verify import LayoutKey
     from canon.watermarks import Key
 
-EXAMPLES = examples("canon demo", "canon demo --ratio 0.5 --seed 3 --report half.html")
+EXAMPLES = examples("canon demo", "canon demo --model text", "canon demo --ratio 0.5 --seed 3 --report half.html")
 
+Which = Annotated[Subject, typer.Option("--model", help="A network that reads digits, or a small language model.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train; fewer is quicker.")]
 Ratio = Annotated[float, typer.Option("--ratio", help="Share of channels that each step of the attack adds.")]
 Page = Annotated[Path, typer.Option("--report", dir_okay=False, help="Where to write the report, as HTML.")]
 
 OPS = ("nso_zero", "nso_clique", "nso_split")
+TRIED = 256
+"""Test inputs on which outputs are compared."""
 
 
 @dataclass
@@ -40,7 +44,7 @@ class DemoRecord:
     """What the demo measured."""
 
     accuracy: float
-    """Test accuracy of the watermarked model."""
+    """Test accuracy of the watermarked model; of a language model, the share of bytes it foresees."""
     clean_similarity: float
     attacked_similarity: float
     recovered_similarity: float
@@ -66,6 +70,7 @@ class DemoRecord:
 
 
 def demo(
+    model: Which = Subject.image,
     ratio: Ratio = 0.2,
     epochs: Epochs = None,
     report: Page = Path("canon-demo.html"),
@@ -75,7 +80,8 @@ def demo(
 ) -> None:
     """Watermark a network, hide the watermark, bring it back, and show that it is the same.
 
-    A resnet18 learns scikit-learn's digits together with a 128-bit message in its weights. An attacker then injects
+    A resnet18 learns scikit-learn's digits together with a 128-bit message in its weights; or, with `--model text`, a
+    small language model learns the text of Python's own library, as it is installed. An attacker then injects
     channels, shuffles and rescales them, without changing a single output. Canon undoes that from the attacked model
     alone, certifies the result against the owner's model, reads the message again, and writes a report to look at.
     """
@@ -84,7 +90,7 @@ def demo(
     check_outputs([report], force=force)
     check_report(report, force=force)
     talker = Talker(as_json)
-    record = run_demo(talker, ratio, epochs, seed, report, force=force)
+    record = run_demo(talker, STORIES[model], ratio, epochs, seed, report, force=force)
     closing = Text(
         "\nThe owner's network is in the disguised one, and the watermark is back. Open the report: ",
         style="bold green",
@@ -95,7 +101,7 @@ def demo(
 
 
 def run_demo(
-    talker: Talker, ratio: float, epochs: int | None, seed: int, report: Path, *, force: bool = False
+    talker: Talker, story: Story, ratio: float, epochs: int | None, seed: int, report: Path, *, force: bool = False
 ) -> DemoRecord:
     """Tell the story and measure it."""
     import torch
@@ -106,21 +112,21 @@ def run_demo(
 
     started = time.perf_counter()
     say = talker.note
-    data, example = zoo.dataset("digits"), zoo.example_input("resnet18")
+    data, example = zoo.dataset(story.dataset), zoo.example_input(story.model)
     scheme = watermarks.get("uchida17")
-    say("1. The owner trains a network to read digits, and hides a secret in its weights.")
-    say("   The network is a resnet18; the secret is 128 random bits, which only the owner's key can read.")
-    owner, key = _train(talker, data, seed, epochs)
+    say(f"1. {story.learns}")
+    say(f"   The network is {story.what}; the secret is 128 random bits, which only the owner's key can read.")
+    owner, key = _train(talker, story, data, seed, epochs)
     layout = canon.register(owner, example)
     accuracy, clean = watermarks.accuracy(owner, data), scheme.similarity(owner, key)
-    say(f"   It reads {accuracy:.1%} of the test digits right, and the key reads {clean:.1%} of the secret.")
+    say(f"   It {story.reads.format(accuracy)}, and the key reads {clean:.1%} of the secret.")
     claimed = _commit(talker, owner, layout, key)
 
     say("2. A thief takes the network and disguises it, so that the key no longer fits.")
     say(f"   Channels are added, copied, shuffled and rescaled ({', '.join(OPS)}; ratio {ratio:g}).")
     attacked = canon.attack(owner, example, ops=OPS, ratio=ratio, seed=seed).model
     with torch.no_grad():
-        expected, got = owner(data.test_images), attacked(data.test_images)
+        expected, got = owner(data.test_images[:TRIED]), attacked(data.test_images[:TRIED])
     difference = float((expected - got).abs().max() / expected.abs().max())
     hidden = scheme.similarity(attacked, key)
     say(f"   {_count(owner):,} parameters became {_count(attacked):,}, yet outputs differ by {difference:.1e} only.")
@@ -141,7 +147,7 @@ def run_demo(
     write_report(by_reference.evidence, report, force=force)
     _tell(talker, by_reference)
 
-    say("5. The same without the owner's network, from its layout key: a fingerprint of every channel, 2% of the size.")
+    say(f"5. The same without the owner's network, from its layout key: {story.fingerprint}.")
     by_key = canon.judge(attacked, example, layout_key=layout, watermark_key=key, claim=brought)
     _tell(talker, by_key)
     certificate, mark = by_reference.compared.certificate, by_reference.mark
@@ -164,17 +170,14 @@ def run_demo(
     )
 
 
-def _train(talker: Talker, data: Any, seed: int, epochs: int | None) -> tuple[nn.Module, Key]:
+def _train(talker: Talker, story: Story, data: Any, seed: int, epochs: int | None) -> tuple[nn.Module, Key]:
     from canon import watermarks, zoo
 
-    options = watermarks.TrainOptions()
-    if epochs is not None:
-        options = watermarks.TrainOptions(epochs=epochs, cooldown=min(options.cooldown, epochs))
     embedded = watermarks.get("uchida17").embed(
-        zoo.model("resnet18", classes=data.classes, seed=seed),
+        zoo.model(story.model, classes=data.classes, seed=seed),
         data,
         seed=seed,
-        options=options,
+        options=story.options_for(epochs),
         progress=lambda e: talker.note(f"   epoch {e.epoch}: accuracy {e.accuracy:.3f}, secret {e.similarity:.3f}"),
     )
     return embedded.model, embedded.key

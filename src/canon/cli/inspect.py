@@ -17,6 +17,7 @@ from canon.cli.facts import file_facts, file_report
 from canon.cli.inputs import ExampleFile
 from canon.cli.models import Model, load_model
 from canon.cli.options import Architecture, AsJson, LimitChanges, Size, TrustPickle, parse_limits
+from canon.graph.experts import channel_tensors
 
 if TYPE_CHECKING:
     from canon.graph import ChannelGraph, Space
@@ -91,7 +92,6 @@ def row_of(graph: ChannelGraph, space: Space) -> SpaceRow:
 def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> dict[str, Any]:
     """The result for a program."""
     from canon.graph.outline import seen_share
-    from canon.graph.tensors import tensor_names
     from canon.verify.coverage import used_tensors
 
     producers = {linear.weight for linear in graph.maps}
@@ -99,7 +99,7 @@ def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> 
     held = {graph.maps[p.map].weight for space in graph.spaces if space.pins for p in space.producers}
     tensors = loaded.model.state_dict()
     used = used_tensors(loaded.model, loaded.example)
-    seen = seen_share(graph, {name: tensor.numel() for name, tensor in tensor_names(loaded.model)[0].items()}, used)
+    seen = seen_share(graph, {name: tensor.numel() for name, tensor in channel_tensors(loaded.model).items()}, used)
     return {
         "model": loaded.name,
         "format": loaded.format,

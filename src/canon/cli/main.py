@@ -14,7 +14,7 @@ from typing import Annotated, Any, final
 import typer
 from typer.core import TyperGroup
 
-from canon._files import WRITTEN
+from canon._files import UNFINISHED, WRITTEN
 from canon._text import visible
 from canon._version import __version__
 from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
@@ -146,6 +146,7 @@ def execute(application: typer.Typer, arguments: Sequence[str] | None = None) ->
     """
     given = tuple(sys.argv[1:] if arguments is None else arguments)
     WRITTEN.clear()
+    UNFINISHED.clear()
     session = Session(as_json="--json" in given, arguments=given)
     try:
         status = application(args=arguments, obj=session, prog_name="canon", standalone_mode=not session.as_json)
@@ -171,6 +172,8 @@ def _interrupted() -> ExitCode:
     """Say what an interrupted command has left: files are written whole or not at all."""
     kept = ", ".join(visible(path) for path in WRITTEN[:3]) + (f" and {len(WRITTEN) - 3} more" if WRITTEN[3:] else "")
     print(f"interrupted; kept: {kept}" if kept else "interrupted; nothing was written", file=sys.stderr)
+    for folder in UNFINISHED:
+        print(f"  next:  the same command goes on with what is in {visible(folder)}", file=sys.stderr)
     return ExitCode.INTERRUPTED
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,11 +12,13 @@ import typer
 
 from canon._files import check_outputs
 from canon.cli import completion
-from canon.cli.console import Talker
+from canon.cli.console import Talker, to_jsonable
 from canon.cli.inputs import load_example
 from canon.cli.options import parse_limits, parse_size
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from canon.io import LoadedModel
 
 Model = Annotated[
@@ -69,3 +71,46 @@ def load_model(
         talker.note(f"{source}: {note}")
     check_outputs(outputs, loaded.files, force=force)
     return loaded
+
+
+def digested(given: Path | str | None) -> str | None:
+    """What a file holds, as a digest; the text itself where it names no file."""
+    from canon.verify.digest import file_digest
+
+    if given is None or not Path(given).is_file():
+        return None if given is None else str(given)
+    return file_digest(given)
+
+
+def save_model(
+    talker: Talker, model: nn.Module, out: Path, made_from: LoadedModel, options: Mapping[str, object], *, force: bool
+) -> None:
+    """Write what a verb made of a model. A folder that was interrupted is gone on with by the same command.
+
+    Args:
+        talker: Hears how far it is.
+        model: What was made.
+        out: Where to.
+        made_from: What it was made from.
+        options: All else that decides what was made.
+        force: Replace a file that exists.
+    """
+    import torch
+
+    from canon.io import save
+    from canon.verify.digest import document_digest
+    from canon.verify.evidence import environment
+
+    if out.suffix:
+        save(model, out, example=made_from.example, architecture=made_from.architecture, force=force)
+        return
+    document = {
+        "inputs": made_from.origin,
+        "options": to_jsonable(options),
+        "environment": environment(),
+        "threads": torch.get_num_threads(),
+        "out": str(out.absolute()),
+    }
+    work = document_digest(document) if made_from.files else None
+    with talker.progress(f"writing {out}") as advance:
+        save(model, out, work=work, progress=advance)

@@ -16,7 +16,7 @@ from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.inputs import ExampleFile, moved
-from canon.cli.models import Model, ModelOut, load_model
+from canon.cli.models import Model, ModelOut, digested, load_model, save_model
 from canon.cli.options import (
     Architecture,
     AsJson,
@@ -82,7 +82,7 @@ def recover(
 ) -> None:
     """Undo structural obfuscation of MODEL and write an ordinary, compact model. The input file is not changed."""
     from canon import api
-    from canon.io import check_format, save
+    from canon.io import check_format
     from canon.recovery.pipeline import METHODS
     from canon.recovery.probe import ProbeOptions
     from canon.report import check_report, write_report
@@ -111,7 +111,11 @@ def recover(
         )
     for one in (suspect.model, result.model):
         one.cpu()
-    save(result.model, out, example=suspect.example, architecture=suspect.architecture, force=force)
+    chosen = {
+        "verb": "recover", "method": method, "widths": digested(widths), "check": check, "seed": seed,
+        "device": str(place), "example": digested(example), "size": size,
+    }  # fmt: skip
+    save_model(talker, result.model, out, suspect, chosen, force=force)
     if report is not None and is_page:
         options = {"method": method, "widths": widths, "check": check}
         origins = {"suspect": suspect.origin}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,11 +97,14 @@ def embed(
     check_format(out)
     check_outputs([out, key], [data], force=force)
     images = zoo.dataset(dataset, data)
+    if images.texts != zoo.reads_texts(model):
+        raise typer.BadParameter("the model 'text' and the dataset 'library' go together")
     if zoo.input_size(model) != zoo.DEFAULT_SIZE:
         images = images.resized(zoo.input_size(model))
-    options = watermarks.TrainOptions(device=str(parse_device(device)))
+    options = zoo.train_options("library", model, "cpu") if images.texts else watermarks.TrainOptions()
+    options = replace(options, device=str(parse_device(device)))
     if epochs is not None:
-        options = watermarks.TrainOptions(device=options.device, epochs=epochs, cooldown=min(options.cooldown, epochs))
+        options = replace(options, epochs=epochs, cooldown=min(options.cooldown, epochs))
     result = chosen.embed(
         zoo.model(model, classes=images.classes, seed=seed),
         images,
@@ -160,7 +163,7 @@ def extract(
     place = parse_device(device)
     owner = watermarks.load_key(key)
     loaded = load_model(talker, model, arch, size, trust_pickle, limit)
-    found = watermarks.get(owner.scheme).extract(loaded.model.to(place), owner)
+    found = watermarks.get(owner.scheme).extract(loaded.model.to(place), owner, loaded.example[0].to(place))
     talker.result(_document(found), Text(_sentence(found)))
 
 

@@ -70,6 +70,16 @@ def agreement(first: Tensor, second: Tensor, precision: Precision | None = None)
     )
 
 
+def correlation(first: Tensor, second: Tensor) -> float:
+    """How alike outputs of two models move with the input, whatever their sizes: 1 if they are multiples; 0 where that
+    cannot be told."""
+    if first.shape != second.shape or len(first) < 2:
+        return 0.0
+    first, second = (x.double() - x.double().mean(dim=0) for x in (first, second))
+    size = float(first.norm() * second.norm())
+    return float((first * second).sum()) / size if size > 0 else 0.0
+
+
 def _ratio(gap: float, size: float) -> float:
     if gap != gap or size != size:
         return float("inf")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -66,6 +66,9 @@ class Findings:
     spans: tuple[Span, ...] = ()
     close: float = CLOSE
     """Residuals up to which the owner's numbers are still there: `CLOSE`, or what the coarser float type allows."""
+
+    open: tuple[str, ...] = ()
+    """Linear spaces whose channels may be sums of the owner's, which a key cannot tell."""
 
     start: Start | None = None
     """Where a common start explains what was found, the figures that show it."""
@@ -161,6 +164,11 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
             f"{many}, but {deep.channels - deep.telling:,} of {deep.channels:,} beyond the first layers are described "
             "by too few numbers to tell a changed copy from a stranger; a robust key or the owner's model has more"
         )
+    if deep.evidence <= STRANGER and findings.open:
+        return "not decided", (
+            f"{many}, but what makes '{findings.open[0]}' is the owner's, and nothing but linear layers read it: its "
+            "channels may be sums of the owner's, which only the owner's model can tell"
+        )
     if deep.evidence <= STRANGER:
         return "unrelated", f"{many}, {deep.distinct:,} of {deep.channels:,} beyond the first layers, as in a stranger"
     if deep.evidence < DERIVED:
@@ -178,8 +186,7 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
         tail = f"; updates of the ancestor agree to {least:.2f}"
     else:
         tail = f"; {ANCESTOR}"
-    medians = sorted(layer.median for layer in findings.layers if layer.found)
-    if medians and medians[len(medians) // 2] > OTHERS:
+    if _usual_residual(findings.layers) > OTHERS:
         return (
             "not decided",
             f"{many}, but by what is known exactly of them they are nothing like the owner's",
@@ -188,6 +195,13 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
     if against is None:
         return "contained", f"every channel of the owner's was found, and the rest of the suspect does nothing{tail}"
     return "derived", f"{many}; {against}{tail}"
+
+
+def _usual_residual(layers: Sequence[LocatedLayer]) -> float:
+    """The median residual over layers, or over their channels if that is less: one space may have many layers."""
+    by_layer = sorted(layer.median for layer in layers if layer.found)
+    by_channel = sorted(layer.median for layer in layers for _ in range(layer.found))
+    return min((x[len(x) // 2] for x in (by_layer, by_channel) if x), default=0.0)
 
 
 def _spanned(findings: Findings) -> float:

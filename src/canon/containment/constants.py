@@ -1,8 +1,8 @@
 """Channels that have one value whatever the input is.
 
-A row without weights makes its offset. All such channels of a space are multiples of each other where they are read, so
-none can be told from another, and none has to be: their values say how much of the owner's constant each of them is,
-and what reads them adds up.
+A row without weights makes its offset. Where a scale passes, all such channels of a space are multiples of each other
+where they are read, so none can be told from another, and none has to be: their values say how much of the owner's
+constant each of them is, and what reads them adds up. Where none passes, as behind SiLU, equal values are one constant.
 """
 
 from __future__ import annotations
@@ -18,8 +18,14 @@ from canon.containment.matching import Accepted, Pairs
 from canon.containment.yardstick import Yardstick
 from canon.verify.layout import Step, ratios
 
-ALIKE: Final = 0.3
+CONSTANTS_APART: Final = 0.3
 """How far apart what is known of two constants may be: their signs, and their ratio at several points."""
+
+VALUES_APART: Final = 1e-4
+"""The same where a scale does not pass what reads them: constants of different values are then no multiples."""
+
+COARSE_VALUES_APART: Final = 1e-2
+"""The same by the portrait of a key, whose numbers are coarse."""
 
 RESIDUE: Final = 1e-6
 """Constants that are smaller than the largest one by this factor are what rounding left."""
@@ -36,6 +42,7 @@ def join_constants(
     features: Tensor,
     scales: Mapping[int, Tensor],
     blocks: tuple[Tensor, Tensor],
+    limit: float,
 ) -> tuple[Pairs, Accepted]:
     """What was accepted, with every constant of the suspect given to one of the owner's.
 
@@ -47,6 +54,7 @@ def join_constants(
         features: The suspect's channels.
         scales: By tap: the suspect's scales.
         blocks: Of the suspect's and of the owner's channels: the block that each may not leave.
+        limit: How far apart what is known of two constants may be.
     """
     still = yardstick.stillness(features)
     here, own = torch.nonzero(still).flatten(), torch.nonzero(yardstick.still).flatten()
@@ -59,7 +67,7 @@ def join_constants(
         gap = torch.cdist(yardstick.singles_of(features[here]), yardstick.singles[own])
         gap.masked_fill_(blocks[0][here, None] != blocks[1][own], float("inf"))
         least, nearest = gap.min(dim=1)
-        target = torch.where(least <= ALIKE, _stand_in(own, step)[nearest], -1)
+        target = torch.where(least <= limit, _stand_in(own, step)[nearest], -1)
         size = _size(scales, pairs.index.numel())
         match[here] = _one_by_one(here, target, own, scales, step, size[here])
         _lead(best, here, match[here], size)
@@ -118,7 +126,7 @@ def _without_residues(target: Tensor, size: Tensor) -> Tensor:
     """Next to the largest constant, what rounding left of a sum is nothing, and reads nothing."""
     largest = torch.zeros(int(target.max()) + 2, dtype=size.dtype)
     largest.scatter_reduce_(0, target + 1, size, "amax")
-    return torch.where(size > RESIDUE * largest[target + 1], target, -1)
+    return torch.where(size >= RESIDUE * largest[target + 1], target, -1)
 
 
 def _lead(best: Tensor, here: Tensor, match: Tensor, size: Tensor) -> None:

@@ -16,14 +16,15 @@ from torch import Tensor
 from canon.containment.residuals import channels_of
 from canon.containment.walk import ROUNDING, Found
 from canon.describe import SKETCH
-from canon.graph.tensors import tensor_names
+from canon.graph.experts import channel_tensors
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.verify.layout import Layout, coordinates, ratios
+from canon.verify.precision import coarsest
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
 from canon.verify.traced import Traced
 
-SAME: Final = 1e-3
+FIGURES_AGREE: Final = 1e-3
 """Median distance of exact figures up to which channels are the owner's, not only like them."""
 
 
@@ -40,6 +41,8 @@ def compare_exactly(
     """
     graph = extracted.graph
     side = Side(graph, extracted.tensors, numbers=numbers, seed=layout.seed)
+    # A factor that the weights' own type does not tell from 1 would only round them once more.
+    least = max(ROUNDING, torch.finfo(coarsest(extracted.model)).eps / 2)
     distance: dict[int, Tensor] = {}
     scales: dict[int, dict[int, Tensor]] = {}
     for index, step in enumerate(layout.steps):
@@ -55,7 +58,7 @@ def compare_exactly(
             here = found[space.id].accepted.found
             for tap, ratio in ratios(told.scales, step.scales, everyone).items():
                 gap = (ratio - 1).abs()
-                scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > ROUNDING), ratio, 1.0)
+                scales.setdefault(space.id, {})[tap] = torch.where(here & (gap > least), ratio, 1.0)
             if not step.last:
                 named = coordinates(everyone, step.leader, told.scales, step.scales, told.constants)
                 side.place(space, named, frozenset(step.scales))
@@ -67,7 +70,7 @@ def compare_exactly(
             moves[chosen] = SpaceRewrite.scaling(graph.spaces[chosen].width, gains)
     if moves:
         model = rewrite(extracted.model, graph, moves)
-        extracted = replace(extracted, model=model, tensors=tensor_names(model)[0])
+        extracted = replace(extracted, model=model, tensors=channel_tensors(model, graph.orders))
     confirm(found, distance)
     rows = {
         name: torch.cat([distance[space].repeat_interleave(repeat) for space, repeat in parts])
@@ -86,10 +89,10 @@ def confirm(found: Mapping[int, Found], distance: Mapping[int, Tensor]) -> None:
     """
     for space, item in found.items():
         accepted = item.accepted
-        sure = accepted.found & (distance[space] <= SAME)
+        sure = accepted.found & (distance[space] <= FIGURES_AGREE)
         item.accepted = replace(accepted, distinct=accepted.distinct | sure)
 
 
 def _meant(found: Found, distance: Tensor) -> frozenset[int]:
     """Taps at which the owner's scale means something: the suspect's was changed on purpose, or is the owner's."""
-    return frozenset(found.factors) if float(distance.median()) <= SAME else found.rescaled
+    return frozenset(found.factors) if float(distance.median()) <= FIGURES_AGREE else found.rescaled

@@ -7,7 +7,7 @@ a channel was not found there are zeros.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -15,8 +15,10 @@ from torch import Tensor, nn
 
 from canon.containment.matching import EXACT
 from canon.containment.walk import Found
-from canon.graph import ChannelGraph, LinearMap, Segment, Space
+from canon.describe.sketch import step_of
+from canon.graph import ChannelGraph, LinearMap, Space
 from canon.rewrite import SpaceRewrite, replace_tensors, rewrite_tensors
+from canon.rewrite.axes import by_row, entries, parameter_axis
 from canon.transforms import ChannelTransform
 from canon.verify.side import movable
 
@@ -32,15 +34,18 @@ def extract(
         tensors: Its tensors.
         found: By space: which of its channels are the owner's.
     """
-    rewrites, shares = {}, {}
+    rewrites = {}
     for space in graph.spaces:
         if movable(space):
-            rewrites[space.id] = space_rewrite(space, found[space.id])
+            change = space_rewrite(space, found[space.id])
             if _differing_copies(found[space.id]):
-                shares[space.id] = _shares(space, graph, tensors, found[space.id])
+                change = _averaged(
+                    change, space, graph, found[space.id], _shares(space, graph, tensors, found[space.id])
+                )
+            rewrites[space.id] = change
     with torch.no_grad():
-        changed = rewrite_tensors(_Averaged(tensors, graph, found, rewrites, shares), graph, rewrites)
-    return replace_tensors(model, changed)
+        changed = rewrite_tensors(tensors, graph, rewrites)
+    return replace_tensors(model, changed, graph.orders)
 
 
 def blank(graph: ChannelGraph, tensors: Mapping[str, Tensor], missing: Mapping[int, Tensor]) -> None:
@@ -63,48 +68,53 @@ def blank(graph: ChannelGraph, tensors: Mapping[str, Tensor], missing: Mapping[i
                         _zero(tensors[name], axis, producer.offset, producer.repeat, gone)
             for stage in space.stages:
                 for role, name in stage.params.items():
-                    axis = 0 if stage.kind != "shift" and role == "bias" else stage.axis
                     if role != "var":
-                        _zero(tensors[name], axis, stage.offset, stage.repeat, gone)
+                        _zero(tensors[name], parameter_axis(stage, role), stage.offset, stage.repeat, gone)
 
 
 def _zero(tensor: Tensor, axis: int, offset: int, repeat: int, gone: Tensor) -> None:
-    index = torch.nonzero(gone.repeat_interleave(repeat)).flatten() + offset
+    index = entries(torch.nonzero(gone).flatten(), repeat, offset)
     tensor.index_fill_(axis, index.to(tensor.device), 0.0)
-
-
-def _rewrite(space: Space, found: Found) -> SpaceRewrite:
-    accepted = found.accepted
-    match, after = accepted.match, accepted.best.numel()
-    lead = accepted.best.clamp(min=0)
-    factors = found.settled
-    ones = torch.ones(match.numel(), dtype=torch.float64)
-    gains = {}
-    for tap, factor in factors.items():
-        gain = 1 / factor[lead]
-        if not bool((gain == 1).all()):
-            gains[tap] = gain
-    return SpaceRewrite(
-        before=space.width,
-        source=lead,
-        transform=ChannelTransform.merge(match, ones, after),
-        gains=gains,
-        transforms={tap: ChannelTransform.merge(match, factor, after) for tap, factor in factors.items()},
-    )
 
 
 def space_rewrite(space: Space, found: Found) -> SpaceRewrite:
     """What brings a space into the owner's layout: rows of mirror images where nothing else was found."""
-    change = _rewrite(space, found)
-    if not found.mirrored:
-        return change
-    used = found.mirror >= 0
-    gains = {}
-    for tap in {*change.gains, *found.mirror_gains}:
-        gain, other = change.gain(tap), found.mirror_gains.get(tap)
-        plain = torch.ones(used.numel(), dtype=torch.float64) if gain is None else gain
-        gains[tap] = plain if other is None else torch.where(used, other, plain)
-    return replace(change, source=torch.where(used, found.mirror, change.source), gains=gains)
+    accepted, factors = found.accepted, found.settled
+    match, source = accepted.match, accepted.best.clamp(min=0)
+    after, ones = source.numel(), torch.ones(space.width, dtype=torch.float64)
+    gains = {tap: 1 / factor[source] for tap, factor in factors.items()}
+    gains = {tap: gain for tap, gain in gains.items() if not bool((gain == 1).all())}
+    if found.mirrored:
+        used = found.mirror >= 0
+        source = torch.where(used, found.mirror, source)
+        plain = torch.ones(after, dtype=torch.float64)
+        for tap, gain in found.mirror_gains.items():
+            gains[tap] = torch.where(used, gain, gains.get(tap, plain))
+    return SpaceRewrite(
+        before=space.width,
+        source=source,
+        transform=ChannelTransform.merge(match, ones, after),
+        gains=gains,
+        factors=factors,
+    )
+
+
+def _averaged(change: SpaceRewrite, space: Space, graph: ChannelGraph, found: Found, share: Tensor) -> SpaceRewrite:
+    """With rows of copies averaged by the part of the owner's channel that each of them carries."""
+    match, factors, ones = found.accepted.match, found.settled, torch.ones(space.width, dtype=torch.float64)
+    several = torch.bincount(match[match >= 0], minlength=change.after) > 1
+    copies = torch.nonzero((match >= 0) & several[match.clamp(min=0)]).flatten()
+    alone = torch.nonzero(~several).flatten()
+    rows = {}
+    for tap in {graph.taps[producer.point] for producer in space.producers}:
+        rows[tap] = ChannelTransform.of(
+            space.width,
+            change.after,
+            torch.cat([change.source[alone], copies]),
+            torch.cat([alone, match[copies]]),
+            torch.cat([change.rows_at(tap).values[alone], share[copies] / factors.get(tap, ones)[copies]]),
+        )
+    return replace(change, rows=rows)
 
 
 def _differing_copies(found: Found) -> bool:
@@ -137,65 +147,11 @@ def _shares(space: Space, graph: ChannelGraph, tensors: Mapping[str, Tensor], fo
 
 def _column_norms(weight: Tensor, linear: LinearMap) -> Tensor:
     """Norm of every column of a layer, over rows and kernel."""
-    moved = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
+    moved = by_row(weight, linear)
     grouped = moved.reshape(linear.groups, moved.shape[0] // linear.groups, moved.shape[1], -1)
-    norms = torch.linalg.vector_norm(grouped, dim=(1, 3), dtype=torch.promote_types(weight.dtype, torch.float32))
-    flat: Tensor = norms.flatten().double().cpu()
+    wide, step = torch.promote_types(weight.dtype, torch.float32), step_of(grouped.flatten(2))
+    total = torch.zeros(linear.groups, moved.shape[1], dtype=torch.float64, device=weight.device)
+    for piece in grouped.split(step, dim=1):
+        total += piece.to(wide).square().sum(dim=(1, 3))
+    flat: Tensor = total.sqrt().flatten().cpu()
     return flat
-
-
-class _Averaged(Mapping[str, Tensor]):
-    """The suspect's tensors, with the row that leads each channel's copies averaged over them. Made when asked for."""
-
-    def __init__(
-        self,
-        tensors: Mapping[str, Tensor],
-        graph: ChannelGraph,
-        found: Mapping[int, Found],
-        rewrites: Mapping[int, SpaceRewrite],
-        shares: Mapping[int, Tensor],
-    ) -> None:
-        self.tensors, self.found, self.rewrites, self.shares = tensors, found, rewrites, shares
-        self.rows: dict[str, tuple[tuple[Segment, ...], int]] = {}
-        for linear in graph.maps:
-            if any(segment.space in shares for segment in linear.rows):
-                self.rows[linear.weight] = (linear.rows, linear.row_axis)
-                if linear.bias is not None:
-                    self.rows[linear.bias] = (linear.rows, 0)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def __getitem__(self, name: str) -> Tensor:
-        tensor = self.tensors[name].detach()
-        if name not in self.rows:
-            return tensor
-        segments, axis = self.rows[name]
-        moved = tensor.movedim(axis, 0).clone()
-        for segment in segments:
-            if segment.space in self.shares:
-                self._average(moved[segment.offset : segment.offset + segment.length], segment)
-        result: Tensor = moved.movedim(0, axis)
-        return result
-
-    def _average(self, rows: Tensor, segment: Segment) -> None:
-        match, share = self.found[segment.space].accepted.match, self.shares[segment.space]
-        lead = self.rewrites[segment.space].source
-        copies = torch.bincount(match[match >= 0], minlength=lead.numel())
-        several = torch.nonzero((match >= 0) & (copies[match.clamp(min=0)] > 1)).flatten()
-        factor = self.found[segment.space].factors.get(segment.tap)
-        weight = share[several]
-        if factor is not None:
-            weight = weight * factor[lead[match[several]]] / factor[several]
-        view = rows.view(match.numel(), -1)
-        device, wide = rows.device, torch.promote_types(rows.dtype, torch.float32)
-        target = torch.nonzero(copies > 1).flatten()
-        place = torch.zeros_like(copies)
-        place[target] = torch.arange(target.numel())
-        total = torch.zeros(target.numel(), view.shape[1], dtype=wide, device=device)
-        part = view[several.to(device)].to(wide) * weight.to(device, wide)[:, None]
-        total.index_add_(0, place[match[several]].to(device), part)
-        view[lead[target].to(device)] = total.to(rows.dtype)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -12,105 +11,42 @@ from torch import Tensor, nn
 
 from canon.containment.agreement import agreement, outputs_on_probes
 from canon.containment.ancestry import updates
-from canon.containment.answer import CLOSE, DERIVED, OTHERS, Findings, decide
+from canon.containment.answer import CLOSE, DERIVED, Findings, decide
+from canon.containment.apart import Extracted, unless_apart
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
-from canon.containment.location import Answer, LocatedLayer, LocatedSpace, Location, Span, Start
-from canon.containment.mirrors import mirror_images, with_images
+from canon.containment.inputs import in_owner_convention, usual_conventions
+from canon.containment.location import Answer, Location, Span
+from canon.containment.owner import NUMBERS, Owner
 from canon.containment.places import walk_through
 from canon.containment.refit import refit
-from canon.containment.residuals import by_space, channels_of, layer_residuals
+from canon.containment.residuals import by_space, layer_residuals
 from canon.containment.span import spans
-from canon.containment.start import start_by_portrait, start_by_weights
+from canon.containment.summary import first_spaces, layers_of, notes_on, other_heads, spaces_of
 from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
-from canon.errors import KeyFileError
-from canon.graph import ChannelGraph, Example, arguments
+from canon.graph import Example, arguments, plain
+from canon.graph.experts import channel_tensors
 from canon.graph.inputs import fitting
+from canon.graph.orders import write_back
 from canon.graph.tracer import check_model
 from canon.graph.widening import is_large
-from canon.normal import Housed, Outline
-from canon.rewrite import FoldableNorm, norms_behind_layers
+from canon.normal import Housed
+from canon.rewrite.resize import resize
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
-from canon.verify.layout import Layout, survey
-from canon.verify.portrait import Portrait, with_luck
-from canon.verify.precision import ROUNDINGS, Precision, coarsest
+from canon.verify.layout import Layout
+from canon.verify.owner_order import in_owner_order
+from canon.verify.precision import Precision, coarsest
 from canon.verify.programs import as_given
 from canon.verify.side import movable
-from canon.verify.skeleton import skeleton_of
 from canon.verify.traced import Traced
 
 HALVES: Final = (torch.float16, torch.bfloat16)
 
-NUMBERS: Final = 64
-"""Numbers per row where the owner's model is at hand: under 20% noise, 2,048 rows are still told apart."""
-
-
 BETTER: Final = 0.5
 """A refitted model counts if it differs from the suspect by this part of what it did."""
-
-SAMPLE: Final = 256
-"""Numbers of each tensor that the seed is made from, and some more."""
-
-
-@dataclass(frozen=True, eq=False)
-class Owner:
-    """What is known of the owner's network: all of it, or what a layout key keeps."""
-
-    architecture: Architecture
-    portrait: Portrait
-    norms: tuple[FoldableNorm, ...] | None
-    skeleton: str | None
-    traced: Traced | None = None
-    """The owner's model, where it is at hand."""
-
-    layout: Layout | None = None
-    """Exact figures of a key."""
-
-    program: Outline | None = None
-    """A key's program."""
-
-    @staticmethod
-    def of(reference: nn.Module | LayoutKey, example: Tensor | tuple[Any, ...]) -> Owner:
-        """From a model or a layout key."""
-        if isinstance(reference, LayoutKey):
-            portrait, layout = reference.portrait, reference.layout
-            if portrait is None:
-                raise KeyFileError(
-                    "the key was made before keys could locate a network", hint="Make it again with `canon register`"
-                )
-            return Owner(
-                layout.architecture,
-                portrait,
-                reference.norms,
-                reference.skeleton,
-                layout=layout,
-                program=reference.program,
-            )
-        traced = Traced.of(reference, example)
-        traced.check_finite()
-        seed = _seed(traced.tensors)
-        layout = survey(traced, numbers=NUMBERS, seed=seed)
-        norms = norms_behind_layers(reference, traced.graph)
-        portrait = Portrait(with_luck(layout.steps, traced), NUMBERS, seed)
-        return Owner(layout.architecture, portrait, norms, skeleton_of(traced.graph), traced)
-
-
-def _seed(tensors: Mapping[str, Tensor]) -> int:
-    """Rows are projected with a seed that the owner's model gives, so that evidence can be made again.
-
-    Whoever has the model could make rows that agree in the projection alone; residuals compare rows in full.
-    """
-    digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.numel():
-            flat = tensor.detach().flatten()
-            some = flat[:: max(1, flat.numel() // SAMPLE)].double().cpu().contiguous()
-            digest.update(name.encode())
-            digest.update(some.numpy().tobytes())
-    return int.from_bytes(digest.digest()[:8], "big") >> 2
 
 
 def locate(
@@ -134,8 +70,11 @@ def locate(
     Raises:
         CanonError: A model cannot be traced or holds numbers that are not finite, or the key is damaged.
     """
+    suspect = plain(suspect)
+    reference = plain(reference) if isinstance(reference, nn.Module) else reference
     check_model(suspect)
     example = arguments(suspect, example)
+    suspect = in_owner_order(suspect, reference, example)
     owner = Owner.of(reference, fitting(example, reference) if isinstance(reference, nn.Module) else example)
     whole = reference if isinstance(reference, nn.Module) else None
     try:
@@ -150,7 +89,31 @@ def locate(
     with torch.no_grad():
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
         running = suspect if given.housed is None else as_given(suspect, given.housed)
-        return _as_far_as(_located(running, given, owner, example, known), given.housed)
+        found = _located(running, given, owner, example, known)
+        if found.answer not in ("contained", "derived"):
+            found = _with_other_inputs(given, owner, example, known) or found
+        return _as_far_as(found, given.housed)
+
+
+def _with_other_inputs(
+    given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], ancestors: Sequence[Mapping[int, Found]]
+) -> Location | None:
+    """What is found where the suspect takes its inputs in another convention; None: it does not, or nothing is."""
+    if is_large(given.traced.model):
+        return None
+    # A key does not hold what would tell any matrix.
+    other = None if owner.traced is None else in_owner_convention(given.traced, owner.traced)
+    if other is None:
+        others = usual_conventions(given.traced)
+        other = next((x for x in others if Walk(x.graph, x.tensors, owner.portrait).begins()), None)
+    if other is None:
+        return None
+    found = _located(other.model, replace(given, traced=other), owner, example, ancestors)
+    if found.answer not in ("contained", "derived"):
+        return None
+    note = "the suspect takes its inputs in another convention (channels in another order, negated or mixed, or images "
+    note += "turned), and was read as if it took the owner's"
+    return replace(found, answer="derived", reason=f"{found.reason}; {note}", notes=(*found.notes, note))
 
 
 def _as_far_as(found: Location, housed: Housed | None) -> Location:
@@ -182,26 +145,27 @@ def _located(
     held = torch.float32 if owner.traced is None else coarsest(owner.traced.model)
     precision = Precision.of(suspect, held)
     theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
-    walk, found = walk_through(given.traced, owner.portrait)
+    walked = walk_through(given.traced, owner.portrait, owner.traced)
+    walk, found = walked.walk, walked.walk.found
+    given = replace(given, traced=replace(walked.suspect, tensors=walk.tensors))
     extracted = _extracted(given, owner, example, found)
     ours = outputs_on_probes(extracted.model, example)
     agreed = agreement(theirs, ours, precision)
     refitted: tuple[str, ...] = ()
-    given_found = extracted, found
+    before = Extracted(extracted, found, walk.linear.fitted, example)
+    carried = agreed.difference <= CLOSE or any(item.mirrored for item in found.values())
     # Refitting takes activations of all layers at once.
-    if not agreed.difference <= CLOSE and _share(found) >= DERIVED and not is_large(given.traced.model):
-        other = mirror_images(walk)
-        given_found = extracted, other
-        again = _extracted(given, owner, example, other)
-        names = refit(given.traced, again, other, example)
+    if not carried and _share(found) >= DERIVED and not is_large(given.traced.model):
+        again = _extracted(given, owner, example, found)
+        names = refit(given.traced, again, found, example)
         better = agreement(theirs, outputs_on_probes(again.model, example), precision)
         if names and better.typical <= BETTER * agreed.typical:
-            extracted, agreed, refitted, found = again, better, names, with_images(other)
+            extracted, agreed, refitted = again, better, names
             if owner.traced is not None:
                 # Where columns were missing, rows were measured without them, and their scales by that much off.
                 whole = Layout(owner.architecture, owner.portrait.steps, seed=owner.portrait.seed)
                 extracted, _ = compare_exactly(extracted, whole, found, numbers=NUMBERS)
-    heads = _heads(owner.architecture, extracted)
+    heads = other_heads(owner.architecture, extracted)
     if owner.traced is not None:
         silent = {space: item.silent for space, item in found.items()}
         residuals = layer_residuals(extracted, owner.traced, silent)
@@ -212,14 +176,15 @@ def _located(
     graph = extracted.graph
     findings = Findings(
         model=extracted.model,
-        layers=_layers(graph, owner.architecture, found, residuals, by_key=owner.traced is None),
-        spaces=_spaces(graph, found),
+        layers=layers_of(graph, owner.architecture, found, residuals, by_key=owner.traced is None),
+        spaces=spaces_of(graph, found),
         silent={graph.spaces[space].name: item.silent for space, item in found.items()},
-        first=_first(graph),
+        first=first_spaces(graph),
         agreement=agreed,
         refitted=refitted,
         owner=None,
-        notes=_notes(given, heads),
+        notes=notes_on(given, heads, len(walk.mixed)),
+        open=walk.open,
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
         close=precision.tolerance(CLOSE),
@@ -234,52 +199,36 @@ def _located(
         return decide(
             replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision))
         )
-    if result.answer == "derived" and not ancestors and result.deep >= DERIVED and not _only_rounded(given, result):
-        start = _start(*given_found, owner)
-        if start is not None and start.explains:
-            result = decide(_explained(findings, start))
-        result = replace(result, start=start)
+    if result.answer == "derived" and not ancestors and result.deep >= DERIVED:
+        return unless_apart(result, findings, before, owner, suspect, theirs)
     return result
-
-
-def _only_rounded(given: Suspect, result: Location) -> bool:
-    """Whether a large model differs by no more than the rounding of its type, which no training explains."""
-    model = given.traced.model
-    if not is_large(model):
-        return False
-    allowed = ROUNDINGS * torch.finfo(coarsest(model)).eps
-    return all(layer.worst <= allowed for layer in result.layers if layer.found)
-
-
-def _start(extracted: Traced, found: Mapping[int, Found], owner: Owner) -> Start | None:
-    """How far training apart from the same first weights would explain what was found; None: it cannot be seen."""
-    if owner.traced is not None:
-        return start_by_weights(extracted, owner.traced, found)
-    if any(item.mirrored for item in found.values()):
-        return None  # the owner's columns that are not there cannot be taken out of a key
-    return start_by_portrait(owner.portrait, found, extracted.graph)
-
-
-def _explained(findings: Findings, start: Start) -> Findings:
-    """The same where a common start explains what agrees: beyond the first layers, nothing was found distinctly."""
-    spaces = tuple(
-        s if s.name in findings.first else replace(s, distinct=torch.zeros_like(s.distinct)) for s in findings.spaces
-    )
-    layers = tuple(layer if layer.first else replace(layer, distinct=0) for layer in findings.layers)
-    return replace(findings, spaces=spaces, layers=layers, start=start)
 
 
 def _extracted(given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], found: Mapping[int, Found]) -> Traced:
     """The owner's network as it stands in the suspect, with zeros for what was not found."""
     model = extract(given.traced.model, given.traced.graph, given.traced.tensors, found)
     inputs = fitting(example, model)
-    extracted = Traced.of(model, inputs) if owner.traced is None else Traced.like(model, inputs, owner.traced)
+    extracted = _traced(model, inputs, given.traced, owner, found)
     missing = {}
     for space, item in found.items():
         if movable(extracted.graph.spaces[space]):
-            missing[space] = ~item.accepted.found & (item.mirror < 0 if item.mirrored else True)
+            missing[space] = ~item.accepted.found
     blank(extracted.graph, extracted.tensors, missing)
+    write_back(model, extracted.tensors, extracted.graph.orders)
     return extracted
+
+
+def _traced(model: nn.Module, inputs: Any, suspect: Traced, owner: Owner, found: Mapping[int, Found]) -> Traced:
+    """The extracted model with its graph; that of a large one is the suspect's with the owner's widths."""
+    if owner.traced is not None and owner.traced.graph.method == "fx":
+        return Traced.like(model, inputs, owner.traced)
+    if not is_large(model):
+        return Traced.of(model, inputs)
+    spaces = suspect.graph.spaces
+    widths = {space: item.accepted.best.numel() for space, item in found.items() if movable(spaces[space])}
+    graph = resize(suspect.graph, widths)
+    tensors = channel_tensors(model, graph.orders)
+    return Traced(model, inputs, graph, tensors, Architecture.of(graph, tensors))
 
 
 def _spans(
@@ -302,86 +251,3 @@ def _share(found: Mapping[int, Found]) -> float:
     """Share of the owner's channels that were found at all."""
     here = torch.cat([item.accepted.found[~item.silent] for item in found.values()])
     return float(here.double().mean()) if here.numel() else 0.0
-
-
-def _heads(expected: Architecture, extracted: Traced) -> tuple[str, ...]:
-    """Layers whose outputs are not as many as the owner's: the suspect was made for another task."""
-    graph = extracted.graph
-    made = {graph.maps[p.map].name for space in graph.spaces if not movable(space) for p in space.producers}
-    other = tuple(difference.layer for difference in expected.differences(extracted.architecture))
-    if set(other) - made:
-        raise KeyFileError("the key's steps do not make the layers that it names", where=other[0])
-    return other
-
-
-def _first(graph: ChannelGraph) -> frozenset[str]:
-    """Spaces that are made from the model's input alone."""
-    makers = {space.name: [graph.maps[p.map].columns for p in space.producers] for space in graph.spaces}
-    return frozenset(name for name, columns in makers.items() if columns and all(c is None for c in columns))
-
-
-def _layers(
-    graph: ChannelGraph,
-    architecture: Architecture,
-    found: Mapping[int, Found],
-    residuals: Mapping[str, Tensor],
-    *,
-    by_key: bool,
-) -> tuple[LocatedLayer, ...]:
-    first, rows, layers = _first(graph), channels_of(graph), []
-    for name in architecture.shapes:
-        items = [(found[space], repeat) for space, repeat in rows[name] if space in found]
-        if not items:
-            continue
-        here = torch.cat([item.accepted.found.repeat_interleave(repeat) for item, repeat in items])
-        heard = torch.cat([(~item.silent).repeat_interleave(repeat) for item, repeat in items])
-        far = residuals[name][here & heard]
-        known = torch.cat([item.accepted.distinct.repeat_interleave(repeat) for item, repeat in items])
-        # A space may have been found by other layers that make it. A key tells channels apart, not their layers.
-        near = torch.ones_like(here) if by_key else residuals[name] <= OTHERS
-        layers.append(
-            LocatedLayer(
-                name=name,
-                channels=here.numel(),
-                found=int((here & near).sum()),
-                distinct=int((known & near).sum()),
-                median=float(far.median()) if far.numel() else 0.0,
-                worst=float(far.max()) if far.numel() else 0.0,
-                chance=max(item.bar for item, _ in items),
-                first=all(graph.spaces[space].name in first for space, _ in rows[name]),
-            )
-        )
-    return tuple(layers)
-
-
-def _spaces(graph: ChannelGraph, found: Mapping[int, Found]) -> tuple[LocatedSpace, ...]:
-    return tuple(
-        LocatedSpace(
-            name=graph.spaces[space].name,
-            owner=item.accepted.found.numel(),
-            match=item.accepted.match,
-            found=item.accepted.found,
-            distinct=item.accepted.distinct,
-            chance=item.bar,
-            pinned=bool(graph.spaces[space].pins),
-        )
-        for space, item in sorted(found.items())
-    )
-
-
-def _notes(given: Suspect, heads: Sequence[str]) -> tuple[str, ...]:
-    notes = [f"the layer '{name}' has another number of outputs, and stays the suspect's" for name in heads]
-    if given.housed is not None:
-        notes.append(f"the suspect is another program; brought into the owner's in {len(given.housed.steps)} steps")
-        for what, names in (
-            ("owner's without a counterpart", given.housed.missing),
-            ("left out", given.housed.surplus),
-        ):
-            notes += [f"{what}: {', '.join(names[:8])}{' …' if len(names) > 8 else ''}"] if names else []
-    if given.form.restored:
-        notes.append(f"{len(given.form.restored)} norms that the suspect's layers had taken up were put back")
-    if given.form.folded:
-        notes.append(f"{len(given.form.folded)} norms that the owner's network does not have were folded")
-    if given.cropped:
-        notes.append(f"{len(given.cropped)} kernels had grown, and were cropped")
-    return tuple(notes)

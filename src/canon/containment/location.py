@@ -12,15 +12,12 @@ from canon._shown import Shown
 from canon.containment.agreement import Agreement
 from canon.verify.alignment import ESTABLISHED
 
-FAR: Final = 0.05
-"""Squared change of rows, relative to their size, that training on makes of a copy at most; networks trained apart were
-seen from 0.06 on."""
+SURE: Final = 4.0
+"""Standard errors beyond which a difference that was learned is known to add to what the owner's rows have."""
 
-NEAR: Final = 0.01
-"""The same for a change that takes back what the owner's rows have: mild training on may do that, and changes less."""
-
-TAKEN_BACK: Final = -0.25
-"""What such a change adds at most; -0.5 is usual."""
+FAR: Final = 0.06
+"""Squared change of rows, relative to their size, from which on networks may be two that learned apart though channels
+were moved, which nobody does by training."""
 
 Answer = Literal["contained", "derived", "unrelated", "not decided"]
 
@@ -125,7 +122,13 @@ class Start:
 
     added: float
     """How much it adds, in these directions, to what the owner's rows have there, relative to its own squares: about
-    -0.5 between networks that learned as much as each other apart; 0 where only a key is at hand, which cannot tell."""
+    -0.5 between networks that learned as much as each other apart."""
+
+    error: float
+    """The standard error of that: what rows that have nothing to do with the difference would give."""
+
+    moved: bool
+    """Whether the suspect's channels stand in other places than the owner's: by training, they stay."""
 
     bar: float
     """From which part on it was training."""
@@ -133,7 +136,8 @@ class Start:
     @property
     def explains(self) -> bool:
         """Whether training apart from the same weights would explain what was found."""
-        return self.shared > self.bar and (self.changed > FAR or (self.changed > NEAR and self.added < TAKEN_BACK))
+        apart = self.changed > FAR if self.moved else self.added <= SURE * self.error
+        return self.shared > self.bar and apart
 
 
 @dataclass(frozen=True, eq=False, repr=False)

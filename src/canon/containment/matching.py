@@ -14,7 +14,7 @@ from torch import Tensor
 
 from canon.containment.yardstick import Yardstick
 
-CHUNK: Final = 1024
+CHUNK: Final = 256
 """Suspect's channels compared at a time."""
 
 FALSE: Final = 1e-4
@@ -63,18 +63,18 @@ def compare(
         leader: For every channel of the owner's the first one that it cannot be told from.
         flips: Whether a sign passes.
     """
-    ours = [yardstick.measure(features)] + ([yardstick.measure(features, flipped=True)] if flips else [])
+    ours = yardstick.measure(features)
+    signs = _Signs(yardstick, ours, features) if flips else None
     apart = bool((owner_label != owner_label[0]).any())
     alone = bool((leader == torch.arange(leader.numel())).all())
     found: list[tuple[Tensor, ...]] = []
     for start in range(0, features.shape[0], CHUNK):
         stretch = slice(start, start + CHUNK)
-        cosine = ours[0][stretch] @ yardstick.owner.T
         flipped = None
-        if flips:
-            other = ours[1][stretch] @ yardstick.owner.T
-            flipped = other > cosine
-            cosine = torch.maximum(cosine, other)
+        if signs is None:
+            cosine = ours[stretch] @ yardstick.owner.T
+        else:
+            cosine, flipped = signs.better(stretch)
         if apart:
             cosine.masked_fill_(label[stretch, None] != owner_label, -1.0)
         best, index = cosine.max(dim=1)
@@ -88,6 +88,31 @@ def compare(
         found.append((index, best, cosine.amax(dim=1), sign))
     index, best, following, sign = (torch.cat(column) for column in zip(*found, strict=True))
     return Pairs(index, best.double(), following.double(), sign)
+
+
+class _Signs:
+    """Cosines with either sign, by one product of directions, which the other sign turns around."""
+
+    def __init__(self, yardstick: Yardstick, ours: Tensor, features: Tensor) -> None:
+        columns = yardstick.columns
+        turned = yardstick.measure(features, flipped=True)
+        self.straight, self.owner = ours[:, :columns], yardstick.owner[:, :columns].T
+        self.singles, self.turned = ours[:, columns:], turned[:, columns:]
+        self.owner_singles = yardstick.owner[:, columns:].T
+        # All that is known of a channel has length 1, and single numbers may be longer with the other sign.
+        sizes = [torch.linalg.vector_norm(whole[:, :columns], dim=1, keepdim=True) for whole in (turned, ours)]
+        self.ratio = -sizes[0] / sizes[1].clamp(min=1e-30)
+        self.even = torch.equal(turned[:, columns:], ours[:, columns:])
+
+    def better(self, stretch: slice) -> tuple[Tensor, Tensor]:
+        """The larger cosine of both signs, and whether it is the other sign's."""
+        directions = self.straight[stretch] @ self.owner
+        if self.even:
+            flipped = directions < 0
+            return torch.addmm(directions.abs_(), self.singles[stretch], self.owner_singles), flipped
+        cosine = torch.addmm(directions, self.singles[stretch], self.owner_singles)
+        other = torch.addmm(directions.mul_(self.ratio[stretch]), self.turned[stretch], self.owner_singles)
+        return torch.maximum(cosine, other), other > cosine
 
 
 def chance(dimension: float, channels: int) -> float:

@@ -1,81 +1,74 @@
 """Mirror images: channels `f(−u)` of the suspect where the owner has `f(u)`.
 
 Whoever replaces a channel by others that together give it needs its row somewhere. Where `f(u)` itself is nowhere, a
-row that agrees with the owner's in everything but the sign is no accident, by the same measure as any other.
+row that agrees with the owner's in everything but the sign is no accident, by the same measure as any other. Where the
+odd part of `f` is a line, as of ReLU, GELU and SiLU, `f(u) = f(−u) + k·u`: what reads the image reads the channel, and
+the others only give `k·u`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from canon.containment.matching import LEAST, NEARER, Accepted
-from canon.containment.walk import Found, Walk
-from canon.graph import Space
-from canon.verify.side import blocks, movable
+from canon.containment.matching import CHUNK, COPIES, EXACT, LEAST, NEARER, Accepted, Pairs
+from canon.containment.yardstick import Yardstick
+
+TURNED: Final = 0.2
+"""By how much two channels must be more alike with some signs turned than they are as they stand."""
 
 
-def mirror_images(walk: Walk) -> dict[int, Found]:
-    """What a walk found, with mirror images of channels that were not found."""
-    return {
-        index: _with_mirrors(walk, walk.graph.spaces[index], found)
-        if movable(walk.graph.spaces[index]) and bool((~found.accepted.distinct & ~found.silent).any())
-        else found
-        for index, found in walk.found.items()
-    }
+def with_images(
+    yardstick: Yardstick, features: Tensor, labels: tuple[Tensor, Tensor], bar: float, pairs: Pairs, accepted: Accepted
+) -> tuple[Pairs, Accepted, Tensor]:
+    """What was accepted, with mirror images of channels that were not found; and for every channel its image, or -1.
 
-
-def _with_mirrors(walk: Walk, space: Space, found: Found) -> Found:
-    step = walk.portrait.steps[walk.final[space.id]]
-    told = walk.side.describe(space, step.maps)
-    free = torch.nonzero(found.accepted.match < 0).flatten()
-    if not free.numel():
-        return found
-    features = walk.features(step, space, told)[free]
-    cosine = (found.yardstick.measure(features, flipped=True) @ found.yardstick.owner.T).double()
-    channels = cosine.shape[1]
-    own = torch.arange(channels) // (channels // space.groups)
-    cosine.masked_fill_(blocks(space)[free, None] != own, -1.0)
-    nearest = cosine.argmax(dim=1)
-    best, at = cosine.max(dim=0)
+    Args:
+        yardstick: The owner's channels.
+        features: The suspect's.
+        labels: Blocks of the suspect's channels and of the owner's.
+        bar: Cosine beyond what chance gives.
+        pairs: The match as it stands.
+        accepted: What is accepted of it.
+    """
+    channels = accepted.best.numel()
+    free = torch.nonzero(accepted.match < 0).flatten()
+    mirror = torch.full((channels,), -1)
+    if not free.numel() or bool(accepted.distinct.all()):
+        return pairs, accepted, mirror
+    best, at = torch.full((channels,), -1.0, dtype=torch.float64), torch.zeros(channels, dtype=torch.int64)
+    rows = []
+    for start in range(0, free.numel(), CHUNK):
+        some = free[start : start + CHUNK]
+        plain, turned = yardstick.with_signs(features[some])
+        cosine = torch.where(turned - plain >= TURNED, turned, -1.0).double()
+        cosine.masked_fill_(labels[0][some, None] != labels[1], -1.0)
+        rows.append(cosine.max(dim=1))
+        here, place = cosine.max(dim=0)
+        at = torch.where(here > best, place + start, at)
+        best = torch.maximum(best, here)
+    own, nearest = (torch.cat(part) for part in zip(*rows, strict=True))
     # What was found may be a part of what replaced the channel; then its mirror image is nearer by far.
-    nearer = 1 - best <= NEARER * found.accepted.distance
-    taken = ~found.silent & nearer & (best >= max(LEAST, found.bar)) & (nearest[at] == torch.arange(channels))
+    nearer = 1 - best <= NEARER * accepted.distance
+    taken = ~yardstick.still & nearer & (best >= max(LEAST, bar)) & (nearest[at] == torch.arange(channels))
+    if not bool(taken.any()):
+        return pairs, accepted, mirror
     mirror = torch.where(taken, free[at], -1)
-    scales, image = walk.scales[space.id], mirror.clamp(min=0)
-    gains: dict[int, Tensor] = {}
-    for tap in scales.keys() & told.scales.keys():
-        mine, yours = told.scales[tap][image], scales[tap]
-        usable = taken & (mine != 0) & (yours != 0)
-        gains[tap] = torch.where(usable, -yours / torch.where(usable, mine, 1.0), 1.0)
-    return replace(found, accepted=_without(found.accepted, taken), mirror=mirror, mirror_gains=gains)
-
-
-def _without(accepted: Accepted, gone: Tensor) -> Accepted:
-    """What was accepted, but for some channels of the owner's."""
-    match = accepted.match
-    lost = (match >= 0) & gone[match.clamp(min=0)]
-    return replace(
-        accepted,
-        match=match.masked_fill(lost, -1),
-        best=accepted.best.masked_fill(gone, -1),
-        found=accepted.found & ~gone,
-        distinct=accepted.distinct & ~gone,
-        distance=accepted.distance.masked_fill(gone, 1.0),
+    # An image may be split as any channel may be: all that are as near stand for it.
+    near = taken[nearest] & (1 - own <= (COPIES * (1 - best[nearest])).clamp(min=EXACT))
+    image, owner = free[near], nearest[near]
+    index, likeness, match = pairs.index.clone(), pairs.cosine.clone(), accepted.match.clone()
+    index[image], likeness[image] = owner, own[near]
+    match[(match >= 0) & taken[match.clamp(min=0)]] = -1
+    match[image] = owner
+    accepted = Accepted(
+        match=match,
+        best=torch.where(taken, mirror, accepted.best),
+        found=accepted.found | taken,
+        distinct=accepted.distinct | taken,
+        distance=torch.where(taken, 1 - best, accepted.distance),
     )
-
-
-def with_images(found: Mapping[int, Found]) -> dict[int, Found]:
-    """The same, with mirror images counted as found: rows are theirs, and columns were refitted to them."""
-    changed = {}
-    for index, item in found.items():
-        if item.mirrored:
-            image = item.mirror >= 0
-            accepted = item.accepted
-            accepted = replace(accepted, found=accepted.found | image, distinct=accepted.distinct | image)
-            item = replace(item, accepted=accepted)
-        changed[index] = item
-    return changed
+    return replace(pairs, index=index, cosine=likeness), accepted, mirror

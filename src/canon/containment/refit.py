@@ -1,10 +1,8 @@
 """Columns refitted on the suspect's own activations, where the channels that were found do not carry everything.
 
-A channel may be replaced by others that together give it: `f(u) = f(−u) + u`, with `u` from a third and a fourth. Its
-mirror image `f(−u)` has its row with the other sign, and what reads the others reads it through them. So rows come from
-mirror images, and what readers take from channels that are nobody's is written as what is nearest to it in channels
-that were found: least squares, centred, with more samples than channels. All of it is the suspect's, its weights or
-what it computes; but it is computed, and no longer its weights.
+What readers take from channels that are nobody's is written as what is nearest to it in channels that were found: least
+squares, centred, with more samples than channels. All of it is the suspect's, its weights or what it computes; but it
+is computed, and no longer its weights.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ from canon.containment.extract import space_rewrite
 from canon.containment.walk import Found
 from canon.graph import ChannelGraph, LinearMap, Segment
 from canon.graph.probes import drawn_whole
-from canon.rewrite.tensors import rewrite_rows
+from canon.rewrite.tensors import row_transform
 from canon.verify.side import movable
 from canon.verify.traced import Traced
 
@@ -77,7 +75,8 @@ def refit(suspect: Traced, extracted: Traced, found: Mapping[int, Found], exampl
     once = called_once(suspect.graph)
     for index, linear in enumerate(suspect.graph.maps):
         here = [at for at, segment in enumerate(linear.columns or ()) if _carries(found, segment, suspect.graph)]
-        if here and linear.groups == 1 and linear.weight in once:
+        shuffled = (linear.weight, linear.column_axis) in suspect.graph.orders
+        if here and linear.groups == 1 and linear.weight in once and not shuffled:
             chosen[index] = here
     if not chosen:
         return ()
@@ -86,7 +85,9 @@ def refit(suspect: Traced, extracted: Traced, found: Mapping[int, Found], exampl
         maps = [suspect.graph.maps[index] for index in chosen]
         few = entering(suspect.model, maps, some(inputs, slice(2)))
         counts = {name: 2 + SAMPLES * x.shape[1] // max(1, x.shape[2] * x.shape[0] // 2) for name, x in few.items()}
-        inputs = some(inputs, slice(max(counts.values(), default=0)))
+        if not counts:
+            return ()  # none of them is a module, whose inputs could be seen
+        inputs = some(inputs, slice(max(counts.values())))
         sides = Sides(suspect, extracted, found, entering(suspect.model, maps, inputs, counts))
         return _in_passing(sides, chosen, inputs)
 
@@ -182,9 +183,9 @@ def _rows(sides: Sides, linear: LinearMap) -> Tensor:
         for segment in linear.rows
         if movable(graph.spaces[segment.space])
     }
-    weight = rewrite_rows(sides.suspect.tensors[linear.weight].detach(), linear.rows, rewrites, linear.row_axis)
-    result: Tensor = weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
-    return result
+    weight, rows = sides.suspect.tensors[linear.weight].detach(), row_transform(linear, rewrites)
+    weight = weight if rows is None else rows.apply(weight, linear.row_axis)
+    return weight.movedim((linear.row_axis, linear.column_axis), (0, 1))
 
 
 class _Enough(Exception):

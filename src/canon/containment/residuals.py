@@ -63,7 +63,8 @@ def _distances(mine: Tensor, yours: Tensor, axis: int, heard: Tensor | None = No
     count = second.shape[0]
     entries = second[0].numel()
     step = min(count, max(1, PIECE // max(1, entries)))
-    gap, size = scratch((2, step, entries), torch.float64, second.device)
+    narrow = all(weight.element_size() < 4 for weight in (first, second))  # float32 holds their differences
+    gap, size = scratch((2, step, entries), torch.float32 if narrow else torch.float64, second.device)
     found = []
     for start in range(0, count, step):
         used = min(step, count - start)
@@ -76,6 +77,7 @@ def _distances(mine: Tensor, yours: Tensor, axis: int, heard: Tensor | None = No
             gap[:used].mul_(wide)
             size[:used].mul_(wide)
         distance, norm = (torch.linalg.vector_norm(part[:used], dim=1) for part in (gap, size))
+        distance, norm = distance.double(), norm.double()
         found.append(torch.where(distance == 0, 0.0, distance / norm.clamp(min=1e-300)).clamp(max=1e6))
     return torch.cat(found).cpu()
 

@@ -107,7 +107,7 @@ def _values(
 
 def _reader(space: Space, graph: ChannelGraph) -> Any:
     """A layer that reads a space, and where."""
-    once = called_once(graph)
+    once = called_once(graph) - {name for name, _ in graph.orders}
     for consumer in space.consumers:
         linear = graph.maps[consumer.map]
         for segment in linear.columns or ():

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from canon._memory import separate
 from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
+from canon.graph.experts import channel_tensors
 from canon.graph.inputs import fitting
-from canon.graph.tensors import StoredTensors, clone_with, not_finite, tensor_names
+from canon.graph.orders import side_by_side
+from canon.graph.tensors import StoredTensors, clone_with, tensor_names
 from canon.normal import Housed, Outline
 from canon.rewrite import FoldableNorm, resize_kernels
+from canon.rewrite.kernels import cropped
 from canon.verify.architecture import Architecture
 from canon.verify.forms import Form, conform
 from canon.verify.naming import named_alike
@@ -81,7 +82,7 @@ def _prepare(
     pairs = None if norms is None else tuple(norms)
     example = fitting(example, model)
     model = named_alike(model, architecture, example, reference=reference, norms=pairs or ())
-    whole, rings = tensor_names(model)[0], _grown(model, architecture.shapes)
+    whole, rings = channel_tensors(model), _grown(model, architecture.shapes)
     model = _cropped(model, rings) if rings else model
     traced = Traced.of(model, example)
     formed, form = conform(model, pairs, example, graph=traced.graph)
@@ -89,12 +90,9 @@ def _prepare(
         traced = Traced.of(formed, example)
     elif rings:
         shapes = {name: traced.tensors[name].shape for name in rings}
-        traced = replace(traced, tensors=_Cropped(whole, shapes))
+        traced = replace(traced, tensors=_Cropped(side_by_side(whole, traced.graph.orders), shapes))
     _check(architecture, traced, skeleton)
-    # Weights of layers are looked at when their rows are described.
-    seen = {linear.weight for linear in traced.graph.maps}
-    for name in not_finite((name, traced.tensors[name]) for name in traced.tensors if name not in seen):
-        raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)
+    traced.check_finite(but_layers=True)
     return Suspect(traced, form, tuple(name.removesuffix(".weight") for name in rings))
 
 
@@ -117,22 +115,14 @@ def _check(expected: Architecture, traced: Traced, skeleton: str | None) -> None
 
 
 class _Cropped(StoredTensors):
-    """A model's tensors, some kernels without what grew; these are written when they are first asked for.
-
-    What grew is most of the suspect. The rest is kept until it is asked for again: rows are described, then extracted.
-    """
+    """A model's tensors, some kernels without what grew: written whenever they are asked for, and not kept."""
 
     def __init__(self, tensors: Mapping[str, Tensor], shapes: Mapping[str, torch.Size]) -> None:
         self.tensors, self.shapes = tensors, shapes
-        self.kept: dict[str, Tensor] = {}
 
     def __getitem__(self, name: str) -> Tensor:
-        if name in self.kept:
-            return self.kept.pop(name)
         tensor = self.tensors[name].detach()
-        if name in self.shapes:
-            tensor = self.kept[name] = _inner(tensor, self.shapes[name])
-        return tensor
+        return _inner(tensor, self.shapes[name]) if name in self.shapes else tensor
 
     def shape(self, name: str) -> torch.Size:
         """A tensor's shape."""
@@ -146,14 +136,9 @@ class _Cropped(StoredTensors):
 
 
 def _inner(weight: Tensor, shape: torch.Size) -> Tensor:
-    """The middle of every kernel. Choosing places of flat kernels takes a fifth of what copying a view does."""
-    large = weight.shape[2:]
-    places = torch.arange(prod(large)).view(large)
-    for axis, (before, after) in enumerate(zip(large, shape[2:], strict=True)):
-        places = places.narrow(axis, (before - after) // 2, after)
-    found = separate((shape[0] * shape[1], prod(shape[2:])), weight)
-    torch.index_select(weight.reshape(-1, prod(large)), 1, places.flatten().to(weight.device), out=found)
-    return found.view(shape)
+    """The middle of every kernel."""
+    gone = [before - after for before, after in zip(weight.shape[2:], shape[2:], strict=True)]
+    return cropped(weight, [(count // 2, count - count // 2) for count in gone])
 
 
 def _grown(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -167,8 +152,8 @@ def _grown(model: nn.Module, shapes: Mapping[str, tuple[int, ...]]) -> dict[str,
             continue
         grown = {(big - small) / 2 for big, small in zip(weight.shape[2:], shape[2:], strict=True)}
         count = grown.pop()
-        padding = getattr(layer, "padding", ())
-        if not grown and count >= 1 and not count % 1 and isinstance(padding, tuple) and min(padding) >= count:
+        padding, step = getattr(layer, "padding", ()), max(getattr(layer, "dilation", (1,)))
+        if not grown and count >= 1 and not count % 1 and isinstance(padding, tuple) and min(padding) >= count * step:
             rings[f"{name}.weight"] = int(count)
     return rings
 

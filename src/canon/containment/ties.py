@@ -16,7 +16,7 @@ from canon.verify.key import LayoutKey
 from canon.verify.programs import brought
 
 if TYPE_CHECKING:
-    from canon.containment.locating import Owner
+    from canon.containment.owner import Owner
 
 TRIES: Final = 3
 """Other pairings that are tried."""
@@ -43,7 +43,7 @@ def untied(
     """
     if not housed.tied or not housed.whole:
         return housed
-    from canon.containment.locating import Owner
+    from canon.containment.owner import Owner
 
     model = reference if isinstance(reference, nn.Module) else None
     known = owner or Owner.of(reference, example if model is None else fitting(example, model))

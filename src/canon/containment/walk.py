@@ -15,16 +15,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from canon.containment.constants import join_constants
+from canon.containment.changed import Changed
+from canon.containment.constants import COARSE_VALUES_APART, CONSTANTS_APART, VALUES_APART, join_constants
+from canon.containment.linear import LinearSpaces
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
+from canon.containment.mirrors import with_images
+from canon.containment.mixing import OwnerBases, change_basis
 from canon.containment.voting import by_one_direction
 from canon.containment.yardstick import Yardstick
-from canon.describe import Array, Coordinates
+from canon.describe import Array, Coordinates, parity
+from canon.describe.curves import Curves
 from canon.errors import KeyFileError
-from canon.graph import ChannelGraph, Space
+from canon.graph import ChannelGraph, LinearMap, Space
+from canon.graph.mapped import keeper
 from canon.verify.layout import Step, check_complete, ratios
+from canon.verify.matching import traded
 from canon.verify.portrait import Portrait
 from canon.verify.side import Description, Side, blocks, movable
+from canon.verify.traced import Traced
 
 ROUNDING: Final = 5e-7
 """A factor this near to 1 is 1, so that what was not scaled stays bit for bit."""
@@ -69,15 +77,21 @@ class Found:
     """By tap: the suspect's channel over the owner's."""
 
     mirror: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """For every channel of the owner's the suspect's channel that is its mirror image, or -1; empty: not looked for."""
+    """For every channel of the owner's the suspect's channel that stands for it as its mirror image, or -1; empty: not
+    looked for."""
 
     mirror_gains: dict[int, Tensor] = field(default_factory=dict)
     """By tap: what makes the owner's channel of its mirror image's row."""
 
     @property
+    def images(self) -> Tensor:
+        """For every channel of the owner's: whether a mirror image stands for it."""
+        return self.mirror >= 0 if self.mirror.numel() else torch.zeros_like(self.silent)
+
+    @property
     def mirrored(self) -> bool:
         """Whether any row comes from a mirror image."""
-        return bool((self.mirror >= 0).any())
+        return bool(self.images.any())
 
     @cached_property
     def settled(self) -> dict[int, Tensor]:
@@ -121,14 +135,23 @@ class Walk:
         tensors: Mapping[str, Tensor],
         portrait: Portrait,
         in_place: frozenset[int] = frozenset(),
+        owner: Traced | None = None,
     ) -> None:
         self.graph, self.portrait, self.in_place = graph, portrait, in_place
-        self.side = Side(graph, tensors, numbers=portrait.numbers, seed=portrait.seed)
-        self.yardsticks = [Yardstick.of(step) for step in portrait.steps]
+        self.tensors = Changed(tensors)
+        self.side = Side(graph, self.tensors, numbers=portrait.numbers, seed=portrait.seed)
+        self.keep = keeper(tensors)
+        self.linear = LinearSpaces(self.side, self.tensors)
+        self.bases = None if owner is None else OwnerBases(owner, self.side)
+        self.mixed: dict[int, float] = {}
+        """By space whose basis was changed: the cosine that a stranger would reach."""
+
+        self.yardsticks = [Yardstick.of(step, self.keep) for step in portrait.steps]
         self.final = {step.space: index for index, step in enumerate(portrait.steps)}
         self.found: dict[int, Found] = {}
         self._measured: dict[tuple[int, tuple[int, ...]], tuple[object, Measured]] = {}
         self._seen: dict[int, tuple[object, ...]] = {}
+        self._curves, self._known_forms = Curves(), dict[int, dict[int, parity.Form]]()
         self.scales: dict[int, dict[int, Tensor]] = {}
         for step in portrait.steps:
             self.scales.setdefault(step.space, {}).update(step.scales)
@@ -144,6 +167,22 @@ class Walk:
         self._sweep(self.found)
         return self.found
 
+    @property
+    def told(self) -> int:
+        """How many of the owner's channels were found distinctly."""
+        return sum(item.accepted.told for item in self.found.values())
+
+    def begins(self) -> bool:
+        """Whether rows that read the model's input alone are the owner's, many of them distinctly."""
+        for index, step in enumerate(self.portrait.steps):
+            if step.maps and all(self.graph.maps[m].columns is None for m in step.maps):
+                space = self._space(step)
+                self._match(index, step, space, self.side.describe(space, step.maps), None)
+                found = self.found[space.id]
+                if int((found.accepted.distinct & ~found.images).sum()) >= FEW * len(step.label):
+                    return True
+        return False
+
     def _sweep(self, known: Mapping[int, Found]) -> None:
         self.found = {}
         for index, step in enumerate(self.portrait.steps):
@@ -155,11 +194,45 @@ class Walk:
                 whole = self.side.describe(space, step.maps) if told is None else told
                 self._match(index, step, space, whole, self.found.get(space.id, old))
                 self._seen[space.id] = basis
+                if self._unmix(space):
+                    measured, told = self._told(step, space)
+                    self._match(
+                        index, step, space, self.side.describe(space, step.maps) if told is None else told, None
+                    )
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
             if movable(space):
                 self._place(step, space, measured)
+
+    def _unmix(self, space: Space) -> bool:
+        """Bring a linear space in which hardly anything was found into the owner's basis, if it is in another one."""
+        if self.bases is None or space.id in self.mixed or not movable(space) or not self._poor(space.id):
+            return False
+        basis = self.bases.basis(self.linear, space)
+        if basis is None or not change_basis(self.linear, space, basis):
+            return False
+        self.mixed[space.id] = basis.chance
+        self._measured = {place: known for place, known in self._measured.items() if place[0] != space.id}
+        return True
+
+    @property
+    def open(self) -> tuple[str, ...]:
+        """Linear spaces in which hardly anything was found, though what they are made from was: another basis would
+        look like this, and what is known of the owner's does not tell."""
+        return tuple(
+            space.name
+            for space in self.graph.spaces
+            if self.bases is None and movable(space) and self._poor(space.id) and self.linear.terms(space)
+            and any(self._reads_found(self.graph.maps[producer.map]) for producer in space.producers)
+        )  # fmt: skip
+
+    def _poor(self, space: int) -> bool:
+        accepted = self.found[space].accepted
+        return accepted.told < FEW * accepted.found.numel()
+
+    def _reads_found(self, linear: LinearMap) -> bool:
+        return linear.columns is not None and not any(self._poor(segment.space) for segment in linear.columns)
 
     def _told(self, step: Step, space: Space) -> tuple[Measured, Description | None]:
         """What a step says of the suspect; scales alone where nothing that it rests on has changed since."""
@@ -201,25 +274,37 @@ class Walk:
         free = movable(space) and space.id not in self.in_place
         if free:
             own = torch.arange(channels) // (channels // space.groups)
-            pairs = compare(yardstick, features, blocks(space), own, step.leader, self._flips(space))
+            ours = traded(features, step.features, blocks(space), own) if space.trading else blocks(space)
+            labels = ours, own
+            pairs = compare(yardstick, features, *labels, step.leader, self._flips(space))
         else:
             pairs = _given(yardstick, features)
-        bar = max(chance(yardstick.dimension, channels), step.shuffled)
+        bar = max(chance(yardstick.dimension, channels), step.shuffled, self.mixed.get(space.id, 0.0))
         if space.id in self.in_place:
             bar = max(bar, IN_PLACE)
         accepted = accept(pairs, step.leader, bar, LEAST if free else -1.0)
         if free:
-            labels = blocks(space), own
-            pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels)
+            limit = CONSTANTS_APART
+            if any(consumer.tap in self.graph.fixed_taps for consumer in space.consumers):
+                limit = COARSE_VALUES_APART if self.portrait.reduced else VALUES_APART
+            pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels, limit)
             if accepted.told < FEW * channels:
                 pairs, accepted = by_one_direction(step, features, (*labels, self._flips(space)), pairs, accepted)
+        mirror = torch.empty(0, dtype=torch.int64)
+        if free and self._mirrors(space):
+            pairs, accepted, mirror = with_images(yardstick, features, labels, bar, pairs, accepted)
         if before is not None and accepted.told < RELAPSE * before.accepted.told:
-            pairs, accepted = before.pairs, before.accepted
+            pairs, accepted, mirror = before.pairs, before.accepted, before.mirror
         features = _best(features, accepted, pairs, step)
+        if bool((mirror >= 0).any()):
+            image = torch.nonzero(mirror >= 0).flatten()
+            features[image] = yardstick.as_owner(features[image], image)
+        features = self.keep(features)
         grain = GRAIN if self.portrait.reduced else ROUNDING
         factors = self.found[space.id].factors if space.id in self.found else {}
+        silent = self._silent(space, yardstick)
         self.found[space.id] = Found(
-            accepted, pairs, yardstick, bar, step.leader, features, self._silent(space, yardstick), grain, factors
+            accepted, pairs, yardstick, bar, step.leader, features, silent, grain, factors, mirror
         )
 
     def _silent(self, space: Space, yardstick: Yardstick) -> Tensor:
@@ -246,6 +331,17 @@ class Walk:
         read = {self.graph.taps[stage.inputs[0]] for stage in space.stages if stage.kind == "norm"}
         return any(tap in free and tap not in read for tap in self.graph.space_taps(space))
 
+    def _mirrors(self, space: Space) -> bool:
+        """Whether a channel can stand for its mirror image: what reads it sees a function whose odd part is a line."""
+        forms = self._forms(space)
+        read = {forms.get(consumer.point) for consumer in space.consumers}
+        return not self._flips(space) and read == {"half"}
+
+    def _forms(self, space: Space) -> Mapping[int, parity.Form]:
+        if space.id not in self._known_forms:
+            self._known_forms[space.id] = parity.forms(space, self._curves)
+        return self._known_forms[space.id]
+
     def _place(self, step: Step, space: Space, told: Measured) -> None:
         found = self.found[space.id]
         match = found.accepted.match
@@ -260,6 +356,17 @@ class Walk:
             return {tap: factor * sign if tap in signed else factor for tap, factor in found.items()}
 
         found.factors.update(against(member))
+        if found.mirrored:
+            forms, taps = self._forms(space), self.graph.taps
+            lines = {taps[point] for point, form in forms.items() if form == "linear"}
+            image, used = found.mirror.clamp(min=0), found.mirror >= 0
+            for tap in step.scales.keys() & told.scales.keys():
+                mine, yours = told.scales[tap][image], step.scales[tap]
+                usable = used & (mine != 0) & (yours != 0)
+                gain = torch.where(usable, yours / torch.where(usable, mine, 1.0), 1.0)
+                found.mirror_gains[tap] = -gain if tap in lines else gain
+            for tap in lines - found.mirror_gains.keys():
+                found.mirror_gains[tap] = torch.full((used.numel(),), -1.0, dtype=torch.float64)
         if not step.last:
             leader = step.leader[member]
             # What is nobody's has no factor: whichever it was given, nothing that reads it would have changed.
@@ -267,6 +374,9 @@ class Walk:
             index = torch.where(match >= 0, leader, -1).numpy().astype(np.int64)
             named = Coordinates(index, len(step.label), factors, told.constants)
             self.side.place(space, named, frozenset(factors))
+            if self.bases is not None:
+                self.bases.place(step)
+        self.linear.read_found(space, found.accepted)
 
 
 def _best(features: Tensor, accepted: Accepted, pairs: Pairs, step: Step) -> Tensor:

@@ -8,6 +8,7 @@ that what all channels share says nothing. What counts how much depends on the o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -42,9 +43,12 @@ class Yardstick:
     singles: Tensor
     """The owner's single numbers on their circles."""
 
+    directions: tuple[Tensor, ...]
+    """By part that has any: the owner's directions, `blocks x channels x numbers`."""
+
     @staticmethod
-    def of(step: Step) -> Yardstick:
-        """Made from what the owner's step says."""
+    def of(step: Step, keep: Callable[[Tensor], Tensor] = lambda tensor: tensor) -> Yardstick:
+        """Made from what the owner's step says; what is large is kept with `keep`."""
         directions, singles = _split(step.features, step.parts)
         weights = tuple(_dimensions(block) for block in directions)
         total = float(sum(float(weight.sum()) for weight in weights))
@@ -52,13 +56,44 @@ class Yardstick:
         spread = float((singles - centre).square().sum(dim=1).mean()) if singles.numel() else 0.0
         if total and spread > SINGLES * total:
             weights = tuple(weight * (spread / (SINGLES * total)) for weight in weights)
-        owner = _combined(directions, singles, weights, centre)
-        return Yardstick(step.parts, weights, centre, owner, _still(directions, singles), singles)
+        owner = keep(_combined(directions, singles, weights, centre))
+        still = _still(directions, singles)
+        return Yardstick(step.parts, weights, centre, owner, still, singles, tuple(directions))
+
+    @property
+    def columns(self) -> int:
+        """How many of the owner's numbers are directions; single numbers follow."""
+        return sum(part.columns for part in self.parts if part.numbers > 1)
 
     def measure(self, features: Tensor, *, flipped: bool = False) -> Tensor:
         """The same of a suspect's channels; `flipped`: as if each had the other sign."""
         directions, singles = _split(features, self.parts, -1.0 if flipped else 1.0)
         return _combined(directions, singles, self.weights, self.centre)
+
+    def with_signs(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """How alike some of a suspect's channels are to the owner's by directions: as they stand, and at best, with the
+        sign of every direction turned as it suits; two matrices, `suspect's x owner's`."""
+        plain = turned = features.new_zeros(features.shape[0], self.owner.shape[0], dtype=torch.float32)
+        known = torch.zeros(self.owner.shape[0])
+        for theirs, ours, weights in zip(_split(features, self.parts)[0], self.directions, self.weights, strict=True):
+            for mine, yours, weight in zip(theirs, ours, weights, strict=True):
+                yours = torch.nn.functional.normalize(yours, dim=1).float()
+                cosine = float(weight) * (torch.nn.functional.normalize(mine, dim=1).float() @ yours.T)
+                plain, turned = plain + cosine, turned + cosine.abs()
+                known += float(weight) * yours.any(dim=1)
+        known = known.clamp(min=1e-30)
+        return plain / known, turned / known
+
+    def as_owner(self, features: Tensor, owner: Tensor) -> Tensor:
+        """Features of mirror images, with the sign of every direction as the owner's channels have it."""
+        found, start, directions = features.clone(), 0, iter(self.directions)
+        for part in self.parts:
+            if part.numbers > 1:
+                mine = found[:, start : start + part.columns].unflatten(1, (part.blocks, part.numbers))
+                turned = (mine * next(directions)[:, owner].transpose(0, 1)).sum(dim=2, keepdim=True) < 0
+                mine *= torch.where(turned, -1.0, 1.0)
+            start += part.columns
+        return found
 
     def stillness(self, features: Tensor) -> Tensor:
         """Which of a suspect's channels have no direction at all."""
@@ -86,7 +121,7 @@ def _split(features: Tensor, parts: tuple[Part, ...], sign: float = 1.0) -> tupl
             blocks = columns.view(-1, part.blocks, part.numbers).transpose(0, 1)
             if not part.exact:
                 blocks = blocks / (1 + torch.linalg.vector_norm(blocks, dim=2, keepdim=True))
-            directions.append(factor * blocks)
+            directions.append(blocks if factor == 1 else factor * blocks)  # a key's may lie in a file, and stay there
         else:
             singles += [torch.cos(columns), torch.sin(factor * columns)]
     return directions, torch.cat(singles, dim=1)

@@ -143,8 +143,7 @@ def sketch_rows(
         index, room = torch.from_numpy(columns.index).to(device), scratch((inputs * groups, per_column), wide, device)
         picked = torch.index_select(picked, 0, index, out=room).mul_(factor.to(wide)[:, None])
         factor = factor.repeat_interleave(kernel).view(groups, length, 1)
-    # In this order: norms are computed in the scratch memory that the projection lies in.
-    parts = [_project(flat, picked.view(groups, length, numbers)), _mass(flat, factor, wide)[:, None]]
+    parts = _summed_up(flat, picked.view(groups, length, numbers), factor, wide)
     if columns.constant is not None:
         constant = torch.from_numpy(columns.constant).to(device).repeat_interleave(kernel).view(groups, length, 1)
         parts += [_weigh(flat, constant, signed)[:, None] for signed in (True, False)]
@@ -179,6 +178,22 @@ def _drawn(length: int, seed: int) -> Tensor:
 def _strip(length: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Random numbers, drawn on the host so that one seed gives the same on every device, for every layer."""
     return _drawn(length, seed).to(device=device, dtype=dtype)
+
+
+def _summed_up(flat: Tensor, picked: Tensor, factor: Tensor | None, wide: torch.dtype) -> list[Tensor]:
+    """Projections and norms of all rows. Of a narrow type, no more than a piece is wide at a time."""
+    if flat.dtype == wide:
+        # In this order: norms are computed in the scratch memory that the projection lies in.
+        return [_project(flat, picked), _mass(flat, factor, wide)[:, None]]
+    squared = torch.ones(flat.shape[0], flat.shape[2], 1, dtype=wide, device=flat.device)
+    squared = squared if factor is None else factor.square().to(wide)
+    found, step = [], step_of(flat)
+    room = torch.empty(flat.shape[0], min(step, flat.shape[1]), flat.shape[2], dtype=wide, device=flat.device)
+    for piece in flat.split(step, dim=1):
+        same = room[:, : piece.shape[1]].copy_(piece)
+        projected = _project(same, picked).view(*same.shape[:2], -1)
+        found.append(torch.cat([projected, (same.square_() @ squared).double().sqrt()], dim=2))
+    return [torch.cat(found, dim=1).flatten(0, 1)]
 
 
 def _project(flat: Tensor, picked: Tensor) -> Tensor:

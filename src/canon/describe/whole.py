@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,6 +12,8 @@ from canon.describe.arrays import Array
 from canon.describe.coordinates import Coordinates
 from canon.describe.sketch import columns_in
 from canon.graph import LinearMap
+from canon.rewrite.axes import by_row
+from canon.transforms import ChannelTransform
 
 
 def whole_rows(
@@ -24,18 +27,20 @@ def whole_rows(
         coordinates: By space id; must hold every space that the layer reads.
         rows: Numbers of rows.
     """
-    weight = tensors[linear.weight].detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
-    weight = weight.reshape(weight.shape[0], weight.shape[1], -1)
+    weight = by_row(tensors[linear.weight], linear)
     count, inputs, kernel = weight.shape
-    chosen = torch.from_numpy(rows).to(weight.device)
-    picked = weight.index_select(0, chosen).double()
     named = columns_in(linear, inputs * linear.groups, coordinates)
+    picked = weight.index_select(0, torch.from_numpy(rows).to(weight.device))
     if named.factor is None:
-        return picked.flatten(1)
-    group = chosen // (count // linear.groups)
-    picked *= torch.from_numpy(named.factor).to(picked.device).view(linear.groups, inputs)[group][..., None]
-    index = torch.from_numpy(named.index).to(picked.device).view(linear.groups, inputs)
-    total = picked.new_zeros(rows.size, named.size, kernel)
-    if linear.groups == 1:
-        return total.index_add_(1, index[0], picked).flatten(1)
-    return total.scatter_add_(1, index[group][..., None].expand_as(picked), picked).flatten(1)
+        return picked.double().flatten(1)
+    everyone, group = torch.arange(inputs), rows // (count // linear.groups)
+    total = torch.zeros(rows.size, named.size, kernel, dtype=torch.float64, device=weight.device)
+    for number in np.unique(group):
+        there = slice(number * inputs, (number + 1) * inputs)
+        index, factor = torch.from_numpy(named.index[there]), torch.from_numpy(named.factor[there])
+        classes = ChannelTransform(inputs, named.size, everyone, index, factor).to(weight.device)
+        if linear.groups == 1:
+            return classes.summed(picked, 1).flatten(1)
+        mine = torch.from_numpy(np.flatnonzero(group == number)).to(weight.device)
+        total[mine] = classes.summed(picked[mine], 1)
+    return total.flatten(1)

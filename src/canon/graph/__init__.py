@@ -4,6 +4,7 @@ from canon.graph.inputs import Example as Example
 from canon.graph.inputs import arguments as arguments
 from canon.graph.outline import Layer as Layer
 from canon.graph.outline import outline as outline
+from canon.graph.plain import plain as plain
 from canon.graph.probes import probes as probes
 from canon.graph.spec import ChannelGraph as ChannelGraph
 from canon.graph.spec import Consumer as Consumer
@@ -18,5 +19,5 @@ from canon.graph.tracer import trace_like as trace_like
 
 __all__ = [
     "ChannelGraph", "Consumer", "Example", "Layer", "LinearMap", "Pin", "Producer", "Segment", "Space", "Stage",
-    "arguments", "outline", "probes", "trace", "trace_like",
+    "arguments", "outline", "plain", "probes", "trace", "trace_like",
 ]  # fmt: skip

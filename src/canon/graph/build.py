@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from math import lcm
-from typing import Literal
+from math import gcd, lcm
+from typing import Final, Literal
 
 from canon.graph.blocks import Part
+from canon.graph.experts import whole_name
 from canon.graph.spec import (
     ChannelGraph,
     Consumer,
@@ -21,6 +22,9 @@ from canon.graph.spec import (
 from canon.graph.state import State
 from canon.graph.values import Parts
 
+_ALIGNED: Final = 8
+"""The products of experts that torch computes at once want rows of 16 bytes: so many numbers of two."""
+
 
 class _Builder:
     def __init__(self, state: State) -> None:
@@ -28,7 +32,10 @@ class _Builder:
         self.space_of: dict[int, int] = {}
         self.pins: dict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
         self.groups: dict[int, int] = defaultdict(lambda: 1)
+        self.trading: set[int] = set()
         self.rigid: dict[int, str] = {}
+        self.peers: dict[int, set[int]] = defaultdict(set)
+        self.multiples: dict[int, int] = {}
         self.producers: dict[int, list[Producer]] = defaultdict(list)
         self.consumers: dict[int, list[Consumer]] = defaultdict(list)
         self.stages: dict[int, list[Stage]] = defaultdict(list)
@@ -61,7 +68,7 @@ class _Builder:
         for first, second, node in state.same:
             if self.shape(first) != self.shape(second):
                 for parts in (first, second):
-                    self.pin(parts, "the size of one space is taken from another", node)
+                    self.keep_width(parts, "the size of one space is taken from another", node)
         for parts, groups, node in state.grouped:
             resolved = state.blocks.resolve_parts(parts)
             if len(resolved) == 1 and resolved[0].repeat == 1:
@@ -71,10 +78,25 @@ class _Builder:
                     self.pin(parts, "groups of different sizes meet", node)
             else:
                 self.pin(parts, "groups over several joined spaces", node)
+        self.trading = self._trading()
         for parts, reason, node in state.rigid:
             self.keep_width(parts, reason, node)
+        for (param, _axis), (_, parts) in state.bound.items():
+            if state.blocks.order(parts) is not None:
+                self.keep_width(parts, "stands beside shuffled channels", param)
         for parts, reason, node in state.pins:
             self.pin(parts, reason, node)
+
+    def _trading(self) -> set[int]:
+        """Blocks of channels in groups that only norms with just these groups read."""
+        uses = Counter(block for parts, _, _ in self.state.grouped for block in self.blocks(parts))
+        norms = Counter(
+            block
+            for parts, groups in self.state.trading
+            for block in self.blocks(parts)
+            if groups == self.groups[block]
+        )
+        return {block for block, count in norms.items() if count == uses[block] and self.groups[block] > 1}
 
     def point(self, part: Part) -> int:
         """A cut activation is several: its stretches have numbers of their own."""
@@ -143,6 +165,24 @@ class _Builder:
                     )
                 )
 
+    def even(self) -> None:
+        """Spaces that must stay equally wide; where one cannot change, none of them may."""
+        experts: dict[str, list[Parts]] = defaultdict(list)
+        for record in self.state.maps:
+            whole = whole_name(record.weight)
+            if whole is not None:
+                experts[whole].append(record.rows)
+        for together in (*self.state.even, *experts.values()):
+            for blocks in zip(*(self.blocks(parts) for parts in together), strict=True):
+                for block in blocks:
+                    self.peers[block].update(set(blocks) - {block})
+        for block in (block for rows in experts.values() for parts in rows for block in self.blocks(parts)):
+            self.multiples[block] = gcd(_ALIGNED, self.state.blocks.width(block))
+        for block, others in self.peers.items():
+            if self.pins.get(block) or block in self.rigid:
+                for other in others:
+                    self.rigid.setdefault(other, "must stay as wide as a space that keeps its width")
+
     def spaces(self) -> tuple[Space, ...]:
         unique: dict[str, int] = defaultdict(int)
         result = []
@@ -157,6 +197,7 @@ class _Builder:
                     name=name,
                     width=self.state.blocks.width(block),
                     groups=self.groups[block],
+                    trading=block in self.trading,
                     pins=tuple(
                         Pin(reason, node, tuple(dict.fromkeys(points)))
                         for (reason, node), points in self.pins.get(block, {}).items()
@@ -165,6 +206,8 @@ class _Builder:
                     consumers=tuple(self.consumers[index]),
                     stages=tuple(self.stages[index]),
                     rigid=self.rigid.get(block),
+                    peers=tuple(sorted(self.space_of[b] for b in self.peers.get(block, ()) if b in self.space_of)),
+                    multiple=self.multiples.get(block, 1),
                 )
             )
         return tuple(result)
@@ -176,6 +219,7 @@ def build(
     """The channel graph of a finished trace; `names` are those of all tensors."""
     builder = _Builder(state)
     builder.constraints()
+    builder.even()
     maps = tuple(builder.map(index) for index in range(len(state.maps)))
     builder.spread_stages()
     spaces = builder.spaces()
@@ -199,7 +243,14 @@ def build(
         aliases=dict(aliases),
         method=method,
         held=_held(state, maps, spaces, names),
+        orders=_orders(state),
     )
+
+
+def _orders(state: State) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Tensors that ride along with channels that do not stand side by side."""
+    orders = {bound: state.blocks.order(parts) for bound, (_, parts) in state.bound.items() if bound[1] >= 0}
+    return {bound: order for bound, order in orders.items() if order is not None}
 
 
 def _held(state: State, maps: Iterable[LinearMap], spaces: Iterable[Space], names: Iterable[str]) -> dict[str, Pin]:

@@ -15,7 +15,7 @@ from torch import Tensor, fx, nn
 
 from canon._quiet import quiet
 from canon.errors import reason_of
-from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Step, owner
+from canon.graph.frontend import Attach, Elementwise, Environment, FrontendError, Operation, owner
 from canon.graph.inputs import map_tensors
 from canon.graph.names import function_name, writes_in_place
 from canon.graph.recorded import Program
@@ -43,7 +43,9 @@ def export_program(model: nn.Module, example: tuple[Any, ...]) -> Program:
     return Program(program.graph, {**signature.inputs_to_parameters, **signature.inputs_to_buffers})
 
 
-def program_steps(model: nn.Module, program: Program, aliases: dict[str, str]) -> Iterator[tuple[Step, Attach]]:
+def program_operations(
+    model: nn.Module, program: Program, aliases: dict[str, str]
+) -> Iterator[tuple[Operation, Attach]]:
     """Walk the forward pass of a program."""
     modules = dict(model.named_modules(remove_duplicate=False))
     environment = Environment(program.graph)
@@ -55,7 +57,7 @@ def program_steps(model: nn.Module, program: Program, aliases: dict[str, str]) -
             param = None if name is None else aliases.get(name)
             environment.set(node, Value(out, param=param) if isinstance(out, Tensor) else out)
         elif node.op == "output":
-            yield Step(node.name, None, None, args, {}, "model output"), lambda value: None
+            yield Operation(node.name, None, None, args, {}, "model output"), lambda value: None
         elif node.target is operator.getitem:
             environment.note(node, "getitem", False)
             environment.set(node, args[0][args[1]])
@@ -81,13 +83,13 @@ def _step(
     modules: dict[str, nn.Module],
     environment: Environment,
     in_place: bool,
-) -> Step:
+) -> Operation:
     name = function_name(node.target)
     target: Any = node.target
     shown = name or getattr(target, "__name__", str(target)).partition(".")[0]
     stale = environment.note(node, name, in_place)
     if in_place and any(value.param is not None for value in values_in(args[:1])):
-        return Step(node.name, out, None, args, kwargs, "the forward pass changes a tensor of the model")
+        return Operation(node.name, out, None, args, kwargs, "the forward pass changes a tensor of the model")
     call = None
     if name is not None and has_tensor(out) and lookup(name) is not None:
         function = Elementwise(target, args, kwargs)
@@ -95,4 +97,4 @@ def _step(
         call = Call(name, out, function, layer, resizable)
         if name in _NORMS:
             args = tuple(args[i] for i in _NORMS[name] if i < len(args))
-    return Step(node.name, out, call, args, kwargs, f"unknown operation {shown}", (), stale)
+    return Operation(node.name, out, call, args, kwargs, f"unknown operation {shown}", (), stale)

@@ -7,13 +7,15 @@ forward pass and no copy of the weights, and neither touches the model.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from torch import Tensor, fx, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 
+from canon.errors import TraceError
+from canon.graph.experts import whole_name
 from canon.graph.modules import RESIZABLE
 from canon.graph.rules import ALIASES, VIEWS, Call
 from canon.graph.values import Value, values_in
@@ -27,8 +29,25 @@ class FrontendError(Exception):
         self.node = node
 
 
+MOST_STEPS: Final = 20_000
+"""Operations of a forward pass that are followed."""
+
+
+MOST_RUN: Final = 12_000
+"""The same where each has to be run; what stands in blocks that repeat is run once."""
+
+
+def check_steps(count: int, most: int = MOST_STEPS) -> None:
+    """Refuse a forward pass that would take too long to follow."""
+    if count > most:
+        raise TraceError(
+            f"the forward pass has more than {most:,} operations",
+            hint="So many are followed at most; give the part of the model that matters",
+        )
+
+
 @dataclass(frozen=True)
-class Step:
+class Operation:
     """One operation on the way through the forward pass."""
 
     node: str
@@ -102,8 +121,11 @@ class Environment:
         if isinstance(source, fx.Node):
             base, _ = self._base.get(source, (source, True))
             for other in self._names.get(base, [source]):
+                known = self._values.get(other)
                 if self._same(other, source):
                     self._values[other] = value
+                elif isinstance(known, Value) and known.zeros:
+                    self._values[other] = replace(known, zeros=False)
 
     def _same(self, a: fx.Node, b: fx.Node) -> bool:
         (base_a, whole_a), (base_b, whole_b) = (self._base.get(n, (n, True)) for n in (a, b))
@@ -158,6 +180,8 @@ def owner(node: fx.Node, operands: Any, modules: dict[str, nn.Module]) -> tuple[
     for value in values_in(operands):
         if value.param is not None:
             prefix = value.param.rpartition(".")[0]
+            if whole_name(value.param) is not None:
+                return value.param, True  # an expert's own part, under a name of its own
             inside = bool(stack) and stack[-1][0] == prefix
             return prefix or value.param, inside and isinstance(modules.get(prefix), RESIZABLE)
     path = stack[-1][0] if stack else ""

@@ -11,9 +11,9 @@ import os
 import tempfile
 import weakref
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
@@ -76,9 +76,31 @@ def results(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 class _OnDisk(dict[str, Tensor]):
     def __setitem__(self, name: str, tensor: Tensor) -> None:
-        if not is_mapped(tensor) and tensor.numel() * tensor.element_size() >= LARGE and tensor.device.type == "cpu":
-            tensor = on_disk(tensor.shape, tensor).copy_(tensor)
-        super().__setitem__(name, tensor)
+        super().__setitem__(name, put_away(tensor))
+
+
+def keeper(tensors: Mapping[str, Tensor]) -> Callable[[Tensor], Tensor]:
+    """What to keep something of some tensors with: where they lie in files, so will it."""
+    return put_away if any(map(is_mapped, tensors.values())) else _as_it_is
+
+
+def put_away(tensor: Tensor) -> Tensor:
+    """The same numbers in a temporary file, if there are many."""
+    if is_mapped(tensor) or tensor.numel() * tensor.element_size() < LARGE or tensor.device.type != "cpu":
+        return tensor
+    data = tensor.detach().contiguous()
+    with tempfile.TemporaryFile(prefix=".canon-", buffering=0) as file:
+        raw: Any = data.view(-1).view(torch.uint8).numpy()
+        left = memoryview(raw)
+        while len(left):  # the system takes two gigabytes at a time
+            left = left[file.write(left) :]
+        pages = mmap.mmap(file.fileno(), data.numel() * data.element_size())
+    note(pages)
+    return torch.frombuffer(pages, dtype=data.dtype).view(data.shape)
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def duplicate(tensor: Tensor) -> Tensor:

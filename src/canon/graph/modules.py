@@ -23,7 +23,6 @@ ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.AdaptiveAvgPool3d: "adaptive_avg_pool3d", nn.AdaptiveMaxPool1d: "adaptive_max_pool1d",
     nn.AdaptiveMaxPool2d: "adaptive_max_pool2d", nn.AdaptiveMaxPool3d: "adaptive_max_pool3d",
     nn.MaxPool1d: "max_pool1d", nn.MaxPool2d: "max_pool2d", nn.MaxPool3d: "max_pool3d",
-    nn.LayerNorm: "layer_norm", nn.RMSNorm: "rms_norm",
 }  # fmt: skip
 """Layers whose rule needs nothing but the input."""
 
@@ -54,6 +53,14 @@ def _instance_norm(m: Any) -> Operands:
 
 def _group_norm(m: Any) -> Operands:
     return "group_norm", ["weight", "bias"], {"num_groups": m.num_groups, "eps": m.eps}
+
+
+def _layer_norm(m: Any) -> Operands:
+    return "layer_norm", ["weight", "bias"], {"normalized_shape": m.normalized_shape}
+
+
+def _rms_norm(m: Any) -> Operands:
+    return "rms_norm", ["weight"], {"normalized_shape": m.normalized_shape}
 
 
 def _prelu(m: Any) -> Operands:
@@ -90,6 +97,10 @@ def _avg_pool(m: Any) -> Operands:
     return f"avg_pool{rank}d", [], keywords
 
 
+def _channel_shuffle(m: Any) -> Operands:
+    return "channel_shuffle", [], {"groups": m.groups}
+
+
 def _upsample(m: Any) -> Operands:
     return "upsample", [], {"mode": m.mode}
 
@@ -105,11 +116,12 @@ ADAPTERS: dict[type[nn.Module], Callable[[Any], Operands]] = {
     nn.ConvTranspose1d: _conv_transpose, nn.ConvTranspose2d: _conv_transpose, nn.ConvTranspose3d: _conv_transpose,
     nn.BatchNorm1d: _batch_norm, nn.BatchNorm2d: _batch_norm, nn.BatchNorm3d: _batch_norm,
     nn.SyncBatchNorm: _batch_norm, nn.InstanceNorm1d: _instance_norm, nn.InstanceNorm2d: _instance_norm,
-    nn.InstanceNorm3d: _instance_norm, nn.GroupNorm: _group_norm, nn.PReLU: _prelu,
+    nn.InstanceNorm3d: _instance_norm, nn.GroupNorm: _group_norm, nn.PReLU: _prelu, nn.LayerNorm: _layer_norm,
+    nn.RMSNorm: _rms_norm,
     nn.LSTM: _recurrent, nn.GRU: _recurrent, nn.RNN: _recurrent,
     nn.Softmax: _softmax, nn.LogSoftmax: _softmax, nn.Softmin: _softmax, nn.Softmax2d: _softmax2d, nn.GLU: _glu,
     nn.AvgPool1d: _avg_pool, nn.AvgPool2d: _avg_pool, nn.AvgPool3d: _avg_pool,
-    nn.Upsample: _upsample,
+    nn.Upsample: _upsample, nn.ChannelShuffle: _channel_shuffle,
     nn.ZeroPad1d: _pad, nn.ZeroPad2d: _pad, nn.ZeroPad3d: _pad, nn.ConstantPad1d: _pad, nn.ConstantPad2d: _pad,
     nn.ConstantPad3d: _pad, nn.ReflectionPad1d: _pad, nn.ReflectionPad2d: _pad, nn.ReflectionPad3d: _pad,
     nn.ReplicationPad1d: _pad, nn.ReplicationPad2d: _pad, nn.ReplicationPad3d: _pad,
@@ -126,7 +138,7 @@ RESIZABLE = (
 
 SHAPE_KEEPING = frozenset(
     module for module, name in ACTIVATIONS.items() if "pool" not in name and name not in ("upsample", "flatten")
-) | {nn.BatchNorm2d, nn.BatchNorm3d, nn.BatchNorm1d, nn.SyncBatchNorm}
+) | {nn.BatchNorm2d, nn.BatchNorm3d, nn.BatchNorm1d, nn.SyncBatchNorm, nn.LayerNorm, nn.RMSNorm}
 """Layers whose output has the shape of their input."""
 
 

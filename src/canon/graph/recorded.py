@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map_only
 
 from canon._quiet import quiet
-from canon.errors import reason_of
-from canon.graph.frontend import FrontendError
+from canon.errors import TraceError, reason_of
+from canon.graph.frontend import MOST_RUN, FrontendError, check_steps
 from canon.graph.inputs import map_tensors
 from canon.graph.repeats import NumberAsked, Repeats
 from canon.graph.tensors import meta_clone, modules_of, tensor_names
@@ -59,6 +59,8 @@ def record(model: nn.Module, example: tuple[Any, ...], *, repeats: bool = True) 
                 return _record(model, example, asking if repeats else _All())
         except NumberAsked as asked:
             asking.add(asked.path)
+        except TraceError:
+            raise
         except Exception as error:  # the model's own code may raise anything
             raise FrontendError(f"{type(error).__name__}: {reason_of(error)}") from error
 
@@ -96,6 +98,7 @@ class Recorder:
         self.names: dict[str, str] = {}
         self.path: list[str] = [""]
         self.listening = True
+        self.count = 0
         self._nodes: dict[int, fx.Node] = {}
         self._kept: list[Tensor] = []  # an id is a name only as long as its tensor lives
         self.repeats = Repeats(model, self, asking)
@@ -163,6 +166,8 @@ class Recorder:
 
     def note(self, function: Any, args: Any, kwargs: Any, out: Any) -> None:
         """An operation was run."""
+        self.count += 1
+        check_steps(self.count, MOST_RUN)
         args, kwargs = tree_map_only(Tensor, self.node, (args, kwargs))
         shown = tree_map_only(Tensor, lambda x: x.detach() if x.is_meta else x.detach().to("meta"), out)
         node = self.write(function, args, kwargs, shown, self.path[-1])

@@ -23,6 +23,10 @@ MOST: Final = 1 << 58
 
 _CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _JOINING: Final = frozenset({operator.add, operator.mul, operator.sub, torch.add, torch.mul, torch.sub})
+_KEEPING: Final = frozenset(
+    {functional.relu, functional.silu, functional.gelu, torch.relu, torch.sigmoid, torch.tanh, torch.abs, torch.neg,
+     operator.neg}
+)  # fmt: skip
 _JOINING_IN_PLACE: Final = frozenset({operator.iadd, operator.imul, operator.isub})
 
 
@@ -47,9 +51,9 @@ def function_result(function: Callable[..., Any], args: Sequence[Any], kwargs: d
     """What a function makes of its operands."""
     if function is torch.cat:
         return _concatenation(*args, **kwargs) if args and not kwargs.keys() - {"dim"} else None
-    if function is functional.relu:
+    if function in _KEEPING:
         # In place or not: only the shape counts.
-        return args[0].data if args and isinstance(args[0], Value) else None
+        return args[0].data if args and isinstance(args[0], Value) and args[0].data.is_floating_point() else None
     if kwargs or len(args) != 2 or not all(isinstance(a, Value) and _ordinary(a.data) for a in args):
         return None
     x, y = args[0].data, args[1].data

@@ -171,7 +171,7 @@ class Space:
 
     width: int
     groups: int
-    """Equal blocks that no rewrite may cross (grouped convolutions); 1 otherwise."""
+    """Equal blocks that no rewrite may cross (grouped convolutions, group norms); 1 otherwise."""
 
     pins: tuple[Pin, ...]
     producers: tuple[Producer, ...]
@@ -181,6 +181,15 @@ class Space:
 
     rigid: str | None = None
     """Why the number of channels must stay, though they may change places and scales; None: it need not."""
+
+    peers: tuple[int, ...] = ()
+    """Other spaces that must stay as wide as this one: experts of one tensor, layers of one recurrent module."""
+
+    trading: bool = False
+    """Whether these blocks may change places as wholes."""
+
+    multiple: int = 1
+    """The width must stay a multiple of this."""
 
     @property
     def pinned(self) -> str | None:
@@ -215,6 +224,10 @@ class ChannelGraph(Shown):
 
     held: Mapping[str, Pin] = field(default_factory=dict)
     """Tensors that no channel goes along with, by first name: what reads them, so that they must stay as they are."""
+
+    orders: Mapping[tuple[str, int], tuple[int, ...]] = field(default_factory=dict)
+    """By tensor and axis behind a channel shuffle: where in the model's tensor each entry stands. The graph's segments,
+    and all who compute with it, see the entries side by side (`canon.graph.orders`)."""
 
     def _shown(self) -> Mapping[str, object]:
         return {"spaces": len(self.spaces), "free": len(self.free), "maps": len(self.maps), "method": self.method}

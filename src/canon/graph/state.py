@@ -13,7 +13,7 @@ import torch
 
 from canon.graph.blocks import Blocks, Part
 from canon.graph.spec import Reach, StageKind
-from canon.graph.values import Extent, Layout, Parts, Value, leaves
+from canon.graph.values import ChannelAxis, Extent, Parts, Value, leaves
 
 
 @dataclass
@@ -111,6 +111,10 @@ class Points:
         """A nonlinearity reads this point, so only positive scale passes."""
         self.curved.add(self.find(point))
 
+    def is_curved(self, point: int) -> bool:
+        """Whether a nonlinearity is known to read this point."""
+        return self.find(point) in self.curved
+
     def is_fixed(self, point: int) -> bool:
         """Whether this point's scale must stay."""
         return self.find(point) in self.fixed
@@ -141,7 +145,9 @@ class State:
         self.equal: list[tuple[list[Parts], str]] = []
         self.same: list[tuple[Parts, Parts, str]] = []
         self.grouped: list[tuple[Parts, int, str]] = []
+        self.trading: list[tuple[Parts, int]] = []
         self.rigid: list[tuple[Parts, str, str]] = []
+        self.even: list[list[Parts]] = []
         self.bound: dict[tuple[str, int], tuple[str, Parts]] = {}
         self.followed: set[str] = set()
         self.foreign: dict[str, str] = {}
@@ -152,20 +158,16 @@ class State:
         self.space_of: dict[int, int] = {}
         self.node = ""
 
-    def follow_size(self, size: object, parts: Parts, reason: str, path: tuple[int, ...] = ()) -> bool:
-        """Whether a size given for an axis made of `parts` follows a rewrite; pins where it does not.
+    def follow_size(self, size: object, parts: Parts, reason: str, path: tuple[int, ...] = ()) -> None:
+        """A size is given for an axis made of `parts`; where it does not follow a rewrite, their number must stay.
 
         A program holds sizes as numbers, wherever they came from. A number that is the length of the axis is then
         assumed to follow, and `widths` asks the model. `path` says which operand it is.
         """
         if isinstance(size, Extent):
             self.same.append((size.parts, parts, self.node))
-        elif path and self.assume(size, parts, path):
-            return True
-        elif size != -1:
-            self.pin(parts, reason)
-            return False
-        return True
+        elif not (path and self.assume(size, parts, path)) and size != -1:
+            self.keep_width(parts, reason)
 
     def assume(self, size: object, parts: Parts, path: tuple[int, ...]) -> bool:
         """Whether a number among a program's operands may be the length of these parts, to be asked of the model."""
@@ -185,23 +187,28 @@ class State:
         if parts:
             self.rigid.append((parts, reason, self.node))
 
+    def mixed(self, parts: Parts, reason: str) -> Parts:
+        """A function of all channels that does not care for their order: it gives each what it gives the others."""
+        self.keep_width(parts, reason)
+        return self.inhomogeneous(parts, None, keeps_constants=False)
+
     def pin_value(self, value: object, reason: str) -> None:
-        """Pin whatever channels a value has or counts, looking into lists, tuples and dicts."""
+        """Pin whatever channels a value has, looking into lists, tuples and dicts; counted ones keep their number."""
         for leaf in leaves(value):
-            if isinstance(leaf, Value) and leaf.layout is not None:
-                self.pin(leaf.layout.parts, reason)
+            if isinstance(leaf, Value) and leaf.channels is not None:
+                self.pin(leaf.channels.parts, reason)
             elif isinstance(leaf, Extent):
-                self.pin(leaf.parts, reason)
+                self.keep_width(leaf.parts, reason)
 
-    def open(self, width: int, axis: int) -> Layout:
+    def open(self, width: int, axis: int) -> ChannelAxis:
         """A new space of `width` channels."""
-        return Layout(axis, (self._part(self.blocks.new(width), 1),))
+        return ChannelAxis(axis, (self._part(self.blocks.new(width), 1),))
 
-    def _part(self, block: int, repeat: int) -> Part:
+    def _part(self, block: int, repeat: int, place: tuple[int, int] | None = None) -> Part:
         """A block's channels at a new point."""
         point = self.points.new()
         self.homes[point] = block
-        return Part(block, repeat, point)
+        return Part(block, repeat, point, 0, place)
 
     def _cut(self, block: int, at: int) -> None:
         """A block is about to be cut: so is every activation that it stands in."""
@@ -255,7 +262,7 @@ class State:
     def fresh(self, parts: Parts) -> Parts:
         """The same channels at new points."""
         resolved = self.blocks.resolve_parts(parts)
-        return tuple(self._part(p.block, p.repeat) for p in resolved)
+        return tuple(self._part(p.block, p.repeat, p.place) for p in resolved)
 
     def stage(
         self,

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -56,6 +56,10 @@ def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+PIECE: Final = 1 << 18
+"""Numbers that are widened at a time: what a core's cache holds."""
+
+
 def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
     """Names of tensors that hold NaN or infinity.
 
@@ -74,7 +78,18 @@ def not_finite(tensors: Iterable[tuple[str, Tensor]]) -> list[str]:
 
 def _sum(tensor: Tensor) -> Tensor:
     wide = _widest(tensor)
+    if wide.dtype in (torch.float16, torch.bfloat16) and wide.device.type == "cpu" and wide.numel() > PIECE:
+        return _sum_in_pieces(wide)
     return wide.sum(dtype=torch.promote_types(wide.dtype, torch.float32))
+
+
+def _sum_in_pieces(tensor: Tensor) -> Tensor:
+    """The sum of numbers in half precision, widened some at a time: several times as fast as torch adds them up."""
+    room = torch.empty(PIECE, dtype=torch.float32)
+    total = torch.zeros((), dtype=torch.float32)
+    for piece in tensor.reshape(-1).split(PIECE):
+        total += room[: len(piece)].copy_(piece).sum()
+    return total
 
 
 def _widest(tensor: Tensor) -> Tensor:
@@ -100,6 +115,11 @@ def clone_with(model: nn.Module, tensors: dict[int, Tensor]) -> nn.Module:
     return _copy_module(model, dict(tensors))
 
 
+def shared(model: nn.Module) -> dict[int, Tensor]:
+    """For `clone_with`: a clone that has its model's own tensors."""
+    return {id(tensor): tensor for tensor in tensor_names(model)[0].values()}
+
+
 ATOMS = frozenset({int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size, type})
 """What a copy may share."""
 
@@ -120,6 +140,9 @@ def _copy_module(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         return result
     kind: Any = type(module)
     if not is_plain(kind):
+        for child in module._modules.values():
+            if child is not None:
+                _copy_module(child, memo)  # a program copies itself in its own way, and asks the memo for its layers
         result = copy.deepcopy(module, memo)
         return result
     result = kind.__new__(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -14,20 +15,21 @@ from torch import Tensor, nn
 from canon.errors import ExampleError, TraceError, TrainingModeError, UnsupportedModelError
 from canon.graph.alike import built_alike
 from canon.graph.build import build
-from canon.graph.export import export_program, program_steps
-from canon.graph.frontend import Attach, FrontendError, Step
+from canon.graph.experts import expert_tensors, take_apart
+from canon.graph.export import export_program, program_operations
+from canon.graph.frontend import Attach, FrontendError, Operation
 from canon.graph.inputs import Example, arguments
 from canon.graph.lint import lint
 from canon.graph.recorded import Program, record
-from canon.graph.rules import lookup
+from canon.graph.rules import FOLDING, IDENTITY, ZEROS, Call, lookup
 from canon.graph.spec import ChannelGraph
 from canon.graph.state import State
-from canon.graph.symbolic import fx_steps
-from canon.graph.tensors import meta_clone, modules_of, tensor_names, unsaved_names
-from canon.graph.values import Layout, Value, extents_in, values_in
-from canon.graph.widths import pin_dependent
+from canon.graph.symbolic import fx_operations
+from canon.graph.tensors import clone_with, meta_clone, modules_of, shared, tensor_names, unsaved_names
+from canon.graph.values import ChannelAxis, Value, extents_in, values_in
+from canon.graph.widths import keep_dependent
 
-Frontend = Callable[[dict[str, str]], Iterator[tuple[Step, Attach]]]
+Frontend = Callable[[dict[str, str]], Iterator[tuple[Operation, Attach]]]
 """Given every tensor's first name by name, the steps of a forward pass."""
 
 
@@ -53,7 +55,8 @@ def trace(model: nn.Module, example: Example) -> ChannelGraph:
     inputs = given if isinstance(given, tuple) else (given,)
     check_example(model, inputs)
     try:
-        return _trace_with("fx", partial(fx_steps, model, inputs), model)[0]
+        apart = take_apart(meta_clone(model)) if expert_tensors(model) else model
+        return _trace_with("fx", partial(fx_operations, apart, inputs), apart)[0]
     except FrontendError as error:
         first = error
     try:
@@ -80,9 +83,10 @@ def _run_once(model: nn.Module, inputs: tuple[Any, ...]) -> ChannelGraph:
         if shapes == kind and built_alike(known, model):
             return graph
     try:
-        graph = _by_program(meta_clone(model), partial(record, example=inputs), "recorded")
+        graph = _by_program(take_apart(meta_clone(model)), partial(record, example=inputs), "recorded")
     except FrontendError:
-        graph = _by_program(model, partial(export_program, example=inputs), "export")
+        apart = take_apart(clone_with(model, shared(model))) if expert_tensors(model) else model
+        graph = _by_program(apart, partial(export_program, example=inputs), "export")
     _KEPT.appendleft((meta_clone(model), kind, graph))
     return graph
 
@@ -91,8 +95,8 @@ def _by_program(
     model: nn.Module, program_of: Callable[[nn.Module], Program], method: Literal["recorded", "export"]
 ) -> ChannelGraph:
     program = program_of(model)
-    graph, state = _trace_with(method, partial(program_steps, model, program), model)
-    return pin_dependent(graph, model, program, state, program_of)
+    graph, state = _trace_with(method, partial(program_operations, model, program), model)
+    return keep_dependent(graph, model, program, state, program_of)
 
 
 _KEPT: deque[tuple[nn.Module, Any, ChannelGraph]] = deque(maxlen=6)
@@ -201,11 +205,11 @@ _SIZED = frozenset({"view", "reshape", "_unsafe_view", "expand", "expand_as", "u
 """Operations whose rules look at channel counts among their operands."""
 
 
-def _follow(state: State, step: Step) -> Any:
+def _follow(state: State, step: Operation) -> Any:
     """Apply the rule of one step, or pin what it touches."""
     everything = (step.args, step.kwargs)
     operands = values_in(everything)
-    layouts: Any = None
+    channel_axes: Any = None
     what = step.call.name if step.call else step.reason
     for name in step.hidden:
         state.foreign.setdefault(name, step.node)
@@ -215,11 +219,13 @@ def _follow(state: State, step: Step) -> Any:
     else:
         rule = lookup(step.call.name)
         assert rule is not None, "front ends look rules up"
+        if step.call.name not in FOLDING and any(v.channels is not None and v.channels.folded for v in operands):
+            rule = _stay_folded
         if step.call.name not in _SIZED:
             state.pin_value(extents_in(everything), f"the number of channels is an operand of {step.call.name}")
         state.followed.clear()
         try:
-            layouts = rule(state, step.call, *step.args, **step.kwargs)
+            channel_axes = rule(state, step.call, *step.args, **step.kwargs)
         except (TypeError, AttributeError, IndexError, ValueError) as error:
             # The operation was called in a way its rule does not know: pin, never guess.
             state.pin_value(everything, f"{step.call.name}: {error}")
@@ -229,18 +235,26 @@ def _follow(state: State, step: Step) -> Any:
         if value.param is not None:
             state.foreign.setdefault(value.param, step.node)
             state.readers.setdefault(value.param, what)
-    result = _with_layouts(step.out, layouts)
+    result = _with_channels(step.out, channel_axes)
+    if isinstance(result, Value) and step.call is not None:
+        kept = step.call.name in IDENTITY and bool(operands) and operands[0].zeros
+        result = replace(result, zeros=step.call.name in ZEROS or kept)
     if step.stale:
         state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")
     return result
 
 
-def _with_layouts(out: Any, layouts: Any) -> Any:
+def _stay_folded(state: State, call: Call, *args: Any, **kwargs: Any) -> None:
+    """An operation on channels that a reshape has in several axes."""
+    state.pin_value([args, kwargs], "reshape splits the channel axis")
+
+
+def _with_channels(out: Any, channel_axes: Any) -> Any:
     if isinstance(out, Tensor):
-        return Value(out, layouts if isinstance(layouts, Layout) else None)
+        return Value(out, channel_axes if isinstance(channel_axes, ChannelAxis) else None)
     if isinstance(out, (list, tuple)):
-        known = layouts if isinstance(layouts, list) else [layouts] * len(out)
-        return [_with_layouts(o, known[i]) for i, o in enumerate(out)]
+        known = channel_axes if isinstance(channel_axes, list) else [channel_axes] * len(out)
+        return [_with_channels(o, known[i]) for i, o in enumerate(out)]
     return out
 
 

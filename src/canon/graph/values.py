@@ -16,11 +16,14 @@ Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChannelAxis:
     """Where an activation's channels are: the axis and the parts it is made of."""
 
     axis: int
     parts: Parts
+
+    folded: tuple[int, ...] = ()
+    """While a reshape has it in several axes: where each of them is, the most significant first, which `axis` is."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,14 @@ class Value:
     data: Tensor
     """A meta or fake tensor."""
 
-    layout: Layout | None = None
+    channels: ChannelAxis | None = None
     """None: coordinates are fixed, or nothing is known."""
 
     param: str | None = None
     """The tensor's name when it is a parameter or buffer of the model."""
+
+    zeros: bool = False
+    """Whether it was made in the forward pass and holds nothing but zeros."""
 
     @property
     def shape(self) -> torch.Size:
@@ -65,8 +71,8 @@ class Extent(int):
 def shape_of(value: Value) -> tuple[int, ...]:
     """A value's shape, its channel axis as an `Extent`."""
     shape = list(value.shape)
-    if value.layout is not None:
-        shape[value.layout.axis] = Extent.of(shape[value.layout.axis], value.layout.parts)
+    if value.channels is not None and not value.channels.folded:
+        shape[value.channels.axis] = Extent.of(shape[value.channels.axis], value.channels.parts)
     return tuple(shape)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -13,6 +14,9 @@ from canon.graph.tensors import clone_with, modules_of, tensor_names
 
 LAYER_BY_LAYER: Final = 1 << 28
 """Bytes from which on a model is not copied: each layer then gets its numbers in float32 while it runs."""
+
+PIECE: Final = 1 << 19
+"""Weights of a linear layer that are widened at a time: what a core's cache holds."""
 
 _MARK: Final = "_canon_runner"
 
@@ -78,6 +82,9 @@ def _widen_while_running(module: Any, room: _Room) -> None:
     if isinstance(module, nn.Embedding) and module.max_norm is None:
         module.register_forward_hook(lambda layer, args, result: result.float())  # a few rows, not the table
         return
+    if type(module) is nn.Linear and module.weight.dtype != torch.float64:
+        module.__dict__["forward"] = partial(_linear, module)
+        return
     narrow = [
         (held, name)
         for held in (module._parameters, module._buffers)
@@ -103,6 +110,20 @@ def _widen_while_running(module: Any, room: _Room) -> None:
 
     module.register_forward_pre_hook(before)
     module.register_forward_hook(after, always_call=True)
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """What a linear layer makes of its input in float32, some rows of its weight after the other."""
+    weight, bias = layer.weight.detach(), None if layer.bias is None else layer.bias.detach().float()
+    result = x.new_empty((*x.shape[:-1], weight.shape[0]))
+    rows = max(1, PIECE // max(1, weight.shape[1]))
+    room = torch.empty((min(rows, weight.shape[0]), weight.shape[1]), dtype=torch.float32, device=weight.device)
+    for start in range(0, weight.shape[0], rows):
+        piece = weight[start : start + rows]
+        part = None if bias is None else bias[start : start + rows]
+        wide = room[: len(piece)].copy_(piece)
+        result[..., start : start + rows] = torch.nn.functional.linear(x, wide, part)
+    return result
 
 
 def cast(example: Tensor | tuple[Any, ...], model: nn.Module) -> Any:

@@ -17,7 +17,7 @@ from torch import Tensor, fx, nn
 from canon.graph.frontend import FrontendError
 from canon.graph.recorded import Program
 from canon.graph.sizes import update_sizes
-from canon.graph.spec import ChannelGraph, Pin, Segment, Space
+from canon.graph.spec import ChannelGraph, Segment, Space
 from canon.graph.state import State
 from canon.graph.tensors import clone_with, tensor_names
 from canon.graph.values import Parts
@@ -28,10 +28,10 @@ _WIDTH_OPERANDS = {"conv": 6, "group_norm": 1}
 """Operands that are widths by nature: groups of a depthwise convolution, of a norm per channel."""
 
 
-def pin_dependent(
+def keep_dependent(
     graph: ChannelGraph, model: nn.Module, program: Program, state: State, again: Callable[[nn.Module], Program]
 ) -> ChannelGraph:
-    """The graph with a pin on every space whose width decides what the forward pass computes.
+    """The graph with every space rigid whose width decides what the forward pass computes.
 
     Numbers that were assumed to be lengths of channel axes must have grown with them.
 
@@ -48,7 +48,10 @@ def pin_dependent(
         budget[0] -= 1
         # Where blocks repeat some are widened alike, far from each other, so that these are run once too.
         period = _PERIOD if program.repeated else len(spaces)
-        extra = {space.id: space.groups * (1 + index % period) for index, space in enumerate(spaces)}
+        extra: dict[int, int] = {}
+        for index, space in enumerate(spaces):
+            alike = [extra[peer] for peer in space.peers if peer in extra]
+            extra[space.id] = alike[0] if alike else space.groups * (1 + index % period)
         try:
             wide = again(_widened(model, graph, extra))
         except FrontendError:
@@ -71,7 +74,7 @@ def pin_dependent(
     held = others + dependent([space for space in graph.free if space.id in doubtful])
     rest = [space for space in graph.free if space not in held]
     # Each may be fine alone: widths can depend on each other.
-    return _pinned(graph, held if not rest or independent(rest) else graph.free)
+    return _rigid(graph, held if not rest or independent(rest) else graph.free)
 
 
 def _spaces(state: State, parts: Parts) -> list[tuple[int, int]]:
@@ -89,17 +92,13 @@ def _grown(state: State, extra: Mapping[int, int]) -> dict[str, dict[tuple[int, 
     return found
 
 
-def _pinned(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
-    if not spaces:
-        return graph
-    pin = Pin("the forward pass depends on the number of channels", "program")
+def _rigid(graph: ChannelGraph, spaces: Sequence[Space]) -> ChannelGraph:
+    """The same with some widths that must stay: a program that computes with them computes the same as ever then."""
+    reason = "the forward pass depends on the number of channels (program)"
     held = {space.id for space in spaces}
-    taps = {tap for space in spaces for tap in graph.space_taps(space)}
+    held |= {peer for space in spaces for peer in space.peers}
     return replace(
-        graph,
-        spaces=tuple(replace(s, pins=(pin,)) if s.id in held else s for s in graph.spaces),
-        fixed_taps=graph.fixed_taps | taps,
-        signed_taps=graph.signed_taps - taps,
+        graph, spaces=tuple(replace(s, rigid=s.rigid or reason) if s.id in held else s for s in graph.spaces)
     )
 
 

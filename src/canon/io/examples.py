@@ -27,6 +27,8 @@ def example_of(model: nn.Module, architecture: str | None, size: tuple[int, ...]
 
     side = DEFAULT_INPUT[-1]
     if size is None and architecture is not None and not is_factory(architecture):
+        if zoo.reads_texts(architecture):
+            return (zoo.example_input(architecture),)
         side = zoo.input_size(architecture)
     shape = resized((2, DEFAULT_INPUT[0], side, side), size)
     return cast(model, (torch.randn(shape, generator=torch.Generator().manual_seed(0)),))

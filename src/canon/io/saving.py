@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from torch import nn
@@ -21,6 +22,8 @@ def save(
     architecture: str | None = None,
     fold_norms: bool = False,
     force: bool = False,
+    work: str | None = None,
+    progress: Callable[[float], None] | None = None,
 ) -> None:
     """Write a model, whole or not at all.
 
@@ -32,6 +35,9 @@ def save(
         architecture: Name of a public architecture, noted in a safetensors file so that `load` need not be told.
         fold_norms: Let layers take up the norms that follow them directly, as inference engines want it.
         force: Replace a file that exists.
+        work: For folders: a digest of all that the model was made from. What was interrupted then leaves the files that
+            were finished, and the next call with the same digest goes on behind them.
+        progress: For folders: told which part is done, from 0 to 1.
 
     Raises:
         OutputError: The file cannot be written there, or not in that format.
@@ -42,7 +48,7 @@ def save(
     if not target.suffix:
         from canon.io.folder import save_folder
 
-        save_folder(model, target)
+        save_folder(model, target, work=work, progress=progress)
         return
     given = None if example is None else arguments(model, example)
     inputs = () if given is None else given if isinstance(given, tuple) else (given,)

@@ -64,6 +64,21 @@ class TensorWriter:
                 file.write(self._room.to_bytes(8, "little") + text.ljust(self._room))
 
 
+def is_whole(
+    path: Path, shapes: Mapping[str, tuple[tuple[int, ...], torch.dtype]], metadata: Mapping[str, str]
+) -> bool:
+    """Whether a file is as long as one with these tensors, and says that it holds them."""
+    entries = _entries(shapes)
+    text = _text({"__metadata__": dict(metadata), **entries})
+    room = -(-len(text) // 8) * 8
+    end = max((entry["data_offsets"][1] for entry in entries.values()), default=0)
+    start = room.to_bytes(8, "little") + text.ljust(room)
+    if not path.is_file() or path.stat().st_size != len(start) + end:
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(start)) == start
+
+
 def _text(header: Mapping[str, Any]) -> bytes:
     return json.dumps(header, separators=(",", ":")).encode()
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, fx, nn
 
 from canon.graph import ChannelGraph
+from canon.graph.experts import channel_tensors
 from canon.graph.sizes import update_sizes
-from canon.graph.tensors import tensor_names
 from canon.normal.chains import Written
 from canon.normal.nodes import Affine, Linear, Node, NotNormal, numbers
 
@@ -25,7 +25,7 @@ class Builder:
 
     def __init__(self, owner: nn.Module, program: fx.Graph, graph: ChannelGraph) -> None:
         self.owner, self.program, self.graph = owner, program, graph
-        self.shapes = {name: tuple(t.shape) for name, t in tensor_names(owner)[0].items()}
+        self.shapes = {name: tuple(t.shape) for name, t in channel_tensors(owner).items()}
         self.made: dict[str, Any] = {}
         self.like = torch.empty(0)
 

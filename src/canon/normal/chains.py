@@ -58,17 +58,36 @@ def fit(owner: Sequence[Node], suspect: Sequence[Node]) -> Fitted | None:
 
 def _one_by_one(owner: Sequence[Node], suspect: Sequence[Node]) -> dict[Node, Written] | None:
     found: dict[Node, Written] = {}
-    for mine, yours in zip(owner, suspect, strict=True):
+    values = [node.value for node in suspect]
+    for place, (mine, following) in enumerate(pairwise([*owner, None])):
+        assert mine is not None, "the last of a pair alone"
+        value = values[place]
         if mine.kind == "linear":
-            written = like(yours.value, mine.value)
+            if mine.value.bias is None and value.bias is not None and following is not None and _is_norm(following):
+                # The owner's layer has no bias, and the norm behind it can hold it.
+                values[place + 1] = _after_bias(values[place + 1], value.bias)
+                value = value.with_numbers(value.weight, None)
+            written = like(value, mine.value)
             if written is None:
                 return None
             found[mine] = written
-        elif not holds(mine.value, yours.value):
+        elif not holds(mine.value, value):
             return None
         else:
-            found[mine] = yours.value
+            found[mine] = value
     return found
+
+
+def _is_norm(node: Node) -> bool:
+    return node.kind == "affine" and "norm" in {kind for kind, _ in node.value.sources}
+
+
+def _after_bias(value: Affine, bias: Tensor) -> Affine:
+    """What a norm does to a layer's output with this bias, as a norm of the output without it."""
+    shift, norm = value.shift + value.scale * bias.to(value.scale.dtype), value.norm
+    if norm is not None and norm.get("running_mean") is not None:
+        norm = {**norm, "running_mean": norm["running_mean"] - bias.to(norm["running_mean"].dtype)}
+    return replace(value, shift=shift, norm=norm)
 
 
 def holds(place: Affine, value: Affine) -> bool:

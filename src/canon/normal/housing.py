@@ -27,7 +27,7 @@ from canon.normal.nodes import Graph, Node, NotNormal
 from canon.normal.simplify import simplify, telling
 from canon.normal.turning import Tangled, turn
 
-SAME: Final = 1e-4
+SAME_OUTPUTS: Final = 1e-4
 """The suspect and its numbers in the owner's program differ by rounding alone: by no more than this of their range."""
 
 SAMPLES: Final = 4
@@ -70,7 +70,7 @@ class Housed:
     @property
     def exact(self) -> bool:
         """Whether `model` computes what the suspect does, as far as the owner's program goes."""
-        return self.whole and not self.missing and self.difference is not None and self.difference <= SAME
+        return self.whole and not self.missing and self.difference is not None and self.difference <= SAME_OUTPUTS
 
 
 def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int] = frozenset()) -> Housed:

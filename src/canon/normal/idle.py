@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from canon.normal.branches import cut_of
 from canon.normal.nodes import Affine, Graph, Linear, Node
 
 ROUNDINGS = 4
@@ -29,7 +30,7 @@ def drop_identities(graph: Graph) -> list[str]:
             graph.replace(node, node.inputs[0])
             said.append(f"'{node.name}' joins one value only")
         elif node.kind == "cat":
-            whole = _joined_again(graph, node)
+            whole = _joined_again(node)
             if whole is not None:
                 graph.replace(node, whole)
                 said.append(f"'{node.name}' joins what was cut apart, in the same order")
@@ -80,29 +81,15 @@ def _is_unit(weight: Tensor, taps: tuple[int, ...], groups: int) -> bool:
     return int(torch.count_nonzero(weight)) == len(weight)
 
 
-def _joined_again(graph: Graph, node: Node) -> Node | None:
-    """The value that all parts of a concatenation are stretches of."""
-    sources = []
-    for part in node.inputs:
-        label = part.label
-        if part.kind != "call" or not isinstance(label, tuple) or label[0] != "getitem" or len(part.inputs) != 1:
+def _joined_again(node: Node) -> Node | None:
+    """The value that all parts of a concatenation are stretches of, one after the other."""
+    cuts = [cut_of(part) for part in node.inputs]
+    whole, reached = None, 0
+    for cut in cuts:
+        if cut is None or cut.axis != node.label or cut.start != reached or whole not in (None, cut.source):
             return None
-        operands: Any = label[1]
-        sources.append((part.inputs[0], operands[1][2]))
-    cut = sources[0][0]
-    if any(source is not cut for source, _ in sources) or [i for _, i in sources] != list(range(len(sources))):
-        return None
-    if cut.kind != "call" or not isinstance(cut.label, tuple) or cut.label[0] not in ("split", "chunk", "tensor_split"):
-        return None
-    if len(cut.inputs) != 1 or cut.inputs[0].shape != node.shape or not isinstance(cut.shape, list):
-        return None
-    axis: Any = node.label
-
-    def others(shape: Any) -> Any:
-        return (*shape[:axis], *shape[axis + 1 :]) if isinstance(shape, tuple) else None
-
-    along = all(others(shape) == others(node.shape) is not None for shape in cut.shape)
-    return cut.inputs[0] if along and len(cut.shape) == len(sources) else None
+        whole, reached = cut.source, reached + cut.length
+    return whole if whole is not None and whole.shape == node.shape else None
 
 
 def drop_repeated(graph: Graph) -> list[str]:

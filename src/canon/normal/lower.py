@@ -16,9 +16,10 @@ from canon.graph.results import layer_result
 from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
 from canon.graph.values import Value
+from canon.normal.curves import Curves
 from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
 from canon.normal.idle import identity_kernel, is_identity
-from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal, is_zero
+from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
 from canon.normal.spelling import called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -28,7 +29,21 @@ PADDINGS: Final = (nn.ZeroPad1d, nn.ZeroPad2d, nn.ZeroPad3d, nn.ConstantPad1d, n
 POOLS: Final = (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)
 SUMS: Final = {"add": 1.0, "iadd": 1.0, "add_": 1.0, "sub": -1.0, "isub": -1.0, "sub_": -1.0}
 PRODUCTS: Final = ("mul", "imul", "mul_", "multiply")
+CONSTANT: Final = "canon_constant"
+"""Where a program's node keeps a tensor that the code writes, which stands in no model."""
+
 QUOTIENTS: Final = ("truediv", "div", "div_", "itruediv", "divide")
+
+
+class _Tracer(fx.Tracer):
+    """Also walks into modules that are made on the way, such as a stretch of a `Sequential`."""
+
+    def call_module(self, m: nn.Module, forward: Any, args: Any, kwargs: Any) -> Any:
+        """See `fx.Tracer`."""
+        try:
+            return super().call_module(m, forward, args, kwargs)
+        except NameError:  # it has no name in the model; its own layers may have
+            return forward(*args, **kwargs)
 
 
 def program_graph(model: nn.Module) -> fx.Graph:
@@ -37,10 +52,15 @@ def program_graph(model: nn.Module) -> fx.Graph:
     Raises:
         NotNormal: torch.fx cannot read it, or it has too many operations.
     """
+    tracer = _Tracer()
     try:
-        graph = model.graph if isinstance(model, fx.GraphModule) else fx.Tracer().trace(meta_clone(model))
+        graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(meta_clone(model))
     except Exception as error:
         raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
+    written = {name: tensor for tensor, name in getattr(tracer, "tensor_attrs", {}).items()}
+    for node in graph.nodes:
+        if node.op == "get_attr" and str(node.target).startswith("_tensor_constant"):
+            node.meta[CONSTANT] = written.get(node.target)
     if len(graph.nodes) > MOST_NODES:
         raise NotNormal(f"the program has {len(graph.nodes)} operations; {MOST_NODES} are the most")
     return graph
@@ -77,8 +97,12 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
 
     inputs = [x.to("meta") if isinstance(x, Tensor) else x for x in given]
     try:
+        clone = meta_clone(model)
+        for node in graph.nodes:
+            if isinstance(node.meta.get(CONSTANT), Tensor):
+                setattr(clone, str(node.target), node.meta[CONSTANT].to("meta"))
         with torch.no_grad():
-            Recorder(meta_clone(model), garbage_collect_values=True, graph=graph).run(*inputs)
+            Recorder(clone, garbage_collect_values=True, graph=graph).run(*inputs)
     except Exception:
         return {}
     return found
@@ -98,6 +122,7 @@ class _Lowering:
         self.names: dict[fx.Node, list[fx.Node]] = {}
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.inputs: list[Node] = []
+        self.curves = Curves(dict(model.named_modules()))
 
     def run(self) -> Graph:
         output = None
@@ -105,6 +130,7 @@ class _Lowering:
             made = self.node(node)
             made.shape = self.shapes.get(node) if made.shape is None else made.shape
             made.name = made.name or str(node.target if node.op == "call_module" else node.name)
+            made = self.curves.follow(node, made, self.values)
             self.values[node] = made
             if node.op == "placeholder":
                 self.inputs.append(made)
@@ -114,7 +140,7 @@ class _Lowering:
                 self.remember(node, made)
         if output is None:
             raise NotNormal("the program has no output")
-        return Graph(self.inputs, output)
+        return Graph(self.inputs, output, self.curves.said)
 
     def remember(self, node: fx.Node, made: Node) -> None:
         """What is changed in place is changed under each of its names."""
@@ -151,7 +177,7 @@ class _Lowering:
         if node.op == "get_attr":
             value: Any = self.model
             for part in str(node.target).split("."):
-                value = getattr(value, part, None)  # a constant of the code stands in no model
+                value = getattr(value, part, node.meta.get(CONSTANT))
             if not isinstance(value, Tensor):
                 raise NotNormal("the program reads something that is no tensor", where=str(node.target))
             return Node("tensor", value=value, name=str(node.target), shape=tuple(value.shape))
@@ -227,10 +253,6 @@ class _Lowering:
             return self.functional(node, name) or plain
         if name == "neg" and len(inputs) == 1:
             return Node("affine", inputs, value=Affine(*torch.tensor([-1.0, 0.0], dtype=torch.float64)))
-        if name in ("maximum", "max") and len(node.args) == len(inputs) == 2:
-            zero = [v for v in inputs if v.kind == "tensor" and v.value.numel() == 1 and is_zero([v.value])]
-            others = [v for v in inputs if v.kind != "tensor"]
-            return self.spelled(others, ("relu",)) if len(zero) == len(others) == 1 else plain
         if name in ("cat", "concat", "concatenate"):
             listed = node.args[0] if node.args else node.kwargs.get("tensors")
             dim = node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)

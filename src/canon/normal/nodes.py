@@ -108,8 +108,8 @@ class Node:
 class Graph:
     """A program's values in topological order. Steps change it in place; models are never touched."""
 
-    def __init__(self, inputs: list[Node], output: Node) -> None:
-        self.inputs, self.output, self.changed = inputs, output, False
+    def __init__(self, inputs: list[Node], output: Node, said: Iterable[str] = ()) -> None:
+        self.inputs, self.output, self.said, self.changed = inputs, output, list(said), False
         self.order: list[Node] = []
         self.users: dict[Node, list[Node]] = {}
         self._stands_for: dict[Node, Node] = {}

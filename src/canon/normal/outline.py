@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import operator
 import zlib
 from collections.abc import Callable, Mapping
@@ -28,6 +29,15 @@ PLACES: Final[Mapping[str, Any]] = {
 }  # fmt: skip
 LAYERS: Final = {k.__name__: k for k in (*ADAPTERS, *ACTIVATIONS) if not issubclass(k, nn.RNNBase)}
 """What can be made again of its settings; recurrent layers keep lists of their weights besides."""
+
+MAKERS: Final = ("arange", "ones", "zeros")
+"""Functions that make a tensor of sizes."""
+
+ASKED: Final = ("shape", "device", "dtype")
+"""What may be asked of a value."""
+
+LONGEST: Final = 1 << 20
+"""Sizes that a program may write down for a tensor it makes; those it takes from its input are the example's."""
 
 METHODS: Final = frozenset({"size", "dim", "contiguous", "to", "float", "type_as"})
 
@@ -124,7 +134,7 @@ def _allowed() -> dict[str, Callable[..., Any]]:
     for name in ("getitem", "iadd", "imul", "isub", "floordiv"):
         found[f"operator.{name}"] = getattr(operator, name)
     found["builtin.getattr"] = getattr
-    return found
+    return found | {f"torch.{name}": getattr(torch, name) for name in MAKERS}
 
 
 def _function(target: Any) -> str:
@@ -185,8 +195,10 @@ class _Reader:
                 raise ValueError("an operation of another kind")
             if op == "call_function":
                 function: Any = _allowed()[target]
-                if function is getattr and given[1:] != ("shape",):
+                if function is getattr and (len(given) != 2 or given[1] not in ASKED):
                     raise ValueError("something is asked of a value that may not be")
+                if target.removeprefix("torch.") in MAKERS and _product(given) > LONGEST:
+                    raise ValueError("a tensor that may be too large")
             elif op == "call_method":
                 function = target
                 if target not in METHODS and target not in rule_names():
@@ -243,6 +255,15 @@ class _Reader:
         if hasattr(made, "padding") and isinstance(made.padding, tuple) and "padding_mode" in settings:
             made._reversed_padding_repeated_twice = tuple(p for p in reversed(made.padding) for _ in range(2))
         return made.eval()
+
+
+def _product(sizes: Any) -> float:
+    """All numbers in some sizes multiplied; sizes of values count as 1, and what is worked out of them is endless."""
+    if isinstance(sizes, tuple | list):
+        return math.prod(map(_product, sizes))
+    if isinstance(sizes, fx.Node):
+        return 1 if sizes.target in (operator.getitem, "size", getattr) else math.inf
+    return max(1, abs(sizes)) if isinstance(sizes, int | float) else 1
 
 
 def _name(name: Any) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Set
 from functools import partial
 from typing import Final
 
+from canon.normal.branches import sources
 from canon.normal.idle import drop_identities, drop_repeated, spell_gates
 from canon.normal.kernels import spell_diagonals, tidy_kernels
 from canon.normal.nodes import Graph
-from canon.normal.patterns import called, spell_functions
+from canon.normal.patterns import called, spell_means
 from canon.normal.regrouping import (
     cancel_affine,
     join_outputs,
@@ -24,7 +25,7 @@ from canon.normal.sums import add_parallel, drop_zeros, flatten_joins, flatten_s
 Step = Callable[[Graph], list[str]]
 """Changes a graph, and says what it did."""
 
-STRUCTURE: Final[tuple[Step, ...]] = (spell_functions, spell_gates, drop_repeated, flatten_sums, flatten_joins)
+STRUCTURE: Final[tuple[Step, ...]] = (spell_means, spell_gates, drop_repeated, flatten_sums, flatten_joins)
 """Steps that look at no weight: what an owner's program is read with."""
 
 WEIGHTS: Final[tuple[Step, ...]] = (
@@ -55,7 +56,7 @@ def simplify(graph: Graph, *, weights: bool = True, kept: Set[str] = frozenset()
         if "parallel layers" in kept:
             telling.append(partial(add_parallel, only_cancelling=True))
         steps = (*WEIGHTS, *STRUCTURE, *telling)
-    said: list[str] = []
+    said = list(graph.said)
     for _ in range(MOST_ROUNDS):
         before = len(said)
         changed = False
@@ -76,7 +77,7 @@ def telling(owner: Graph) -> set[str]:
     pooled = False
     for node in owner.order:
         if node.kind == "sum":
-            read = [term.inputs[0] for term in node.inputs if term.kind == "linear"]
+            read = [source for term in node.inputs for source, _ in sources(owner, term)]
             found |= {"parallel layers"} if len(set(read)) < len(read) else set()
         elif node.kind == "cat" and len(node.inputs) > 1 and parallel_outputs(owner, node):
             found.add("joined layers")

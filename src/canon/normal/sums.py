@@ -8,6 +8,7 @@ from collections.abc import Hashable
 import torch
 from torch import Tensor
 
+from canon.normal.branches import reaches
 from canon.normal.kernels import common_geometry
 from canon.normal.nodes import Affine, Graph, Linear, Node, is_zero
 
@@ -156,7 +157,7 @@ def _always_zero(node: Node, inputs: list[bool]) -> bool:
 
 
 def add_parallel(graph: Graph, only_cancelling: bool = False) -> list[str]:
-    """Terms of a sum that are layers on one value are one layer: their kernels add up.
+    """Terms of a sum that are layers on one value, or chains of them, are one layer: their kernels add up.
 
     Args:
         graph: It is changed.
@@ -166,14 +167,15 @@ def add_parallel(graph: Graph, only_cancelling: bool = False) -> list[str]:
     for node in graph.order:
         if node.kind != "sum":
             continue
-        groups: dict[Node, list[int]] = defaultdict(list)
+        groups: dict[Node, dict[int, Linear]] = defaultdict(dict)
         for index, term in enumerate(node.inputs):
-            if term.kind == "linear" and graph.alone(term) and not term.value.weight.is_meta:
-                groups[term.inputs[0]].append(index)
-        for source, places in groups.items():
-            if len(places) < 2:
+            for source, value in reaches(graph, term):
+                groups[source][index] = value
+        for source, values in groups.items():
+            if len(values) < 2:
                 continue
-            total = _added([(node.inputs[i].value, node.value[i]) for i in places])
+            places = list(values)
+            total = _added([(values[i], node.value[i]) for i in places])
             if total is None or (only_cancelling and not is_zero([total.weight, total.bias])):
                 continue
             names = ", ".join(f"'{node.inputs[i].name}'" for i in places[:3])

@@ -117,6 +117,7 @@ class _Recorder(fx.Interpreter):
     def __init__(self, model: nn.Module, graph: ChannelGraph) -> None:
         super().__init__(model, graph=fx.Tracer().trace(model))
         self.maps: Mapping[str, LinearMap] = {m.node: m for m in graph.maps if m.columns}
+        self.orders = {name: torch.tensor(order) for (name, axis), order in graph.orders.items() if axis == 1}
         self.rank = {name: tensor.ndim for name, tensor in tensor_names(model)[0].items()}
         self.parts: dict[int, list[_Part]] = {}
         self.seen: set[int] = set()
@@ -132,6 +133,8 @@ class _Recorder(fx.Interpreter):
 
     def _look(self, linear: LinearMap, x: Tensor) -> None:
         axis = x.ndim - max(1, self.rank[linear.weight] - 1)
+        if linear.weight in self.orders:
+            x = x.index_select(axis, self.orders[linear.weight].to(x.device))
         for segment in linear.columns or ():
             if segment.point in self.seen:
                 continue

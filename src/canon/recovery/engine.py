@@ -14,10 +14,10 @@ from canon.recovery.facts import Facts, Subject
 from canon.recovery.outcome import SpaceOutcome
 from canon.recovery.passes.interface import Pass
 from canon.recovery.proof import failing
-from canon.recovery.rewriting import Rewrite
+from canon.recovery.proposal import Proposal
 
 ROUNDS: Final = 64
-"""More rewrites than this mean that passes undo each other."""
+"""More proposals than this mean that passes undo each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,30 +31,27 @@ class History:
     """By space id: the channels of the model as it was that are left."""
 
     outcomes: dict[int, list[tuple[SpaceOutcome, Tensor]]] = field(default_factory=dict)
-    """By space id: what went, one rewrite after the other, and the first names of the channels at that time."""
+    """By space id: what went, one proposal after the other, and the first names of the channels at that time."""
 
     found: dict[int, Counter[str]] = field(default_factory=dict)
     """By space id: how many channels each pass has found."""
 
-    rings: Counter[str] = field(default_factory=Counter)
-    """By weight: rings of zeros that are gone."""
-
     changed: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that are not what they were."""
 
-    def after(self, name: str, rewrite: Rewrite) -> History:
-        """With one rewrite more."""
+    def after(self, name: str, proposal: Proposal) -> History:
+        """With one proposal more."""
         origin, found = dict(self.origin), {space: Counter(count) for space, count in self.found.items()}
         outcomes = {space: list(known) for space, known in self.outcomes.items()}
-        for space, outcome in rewrite.outcomes.items():
+        for space, outcome in proposal.outcomes.items():
             outcomes.setdefault(space, []).append((outcome, self.origin[space]))
             origin[space] = self.origin[space][outcome.kept]
-        for step in rewrite.steps:
-            found.setdefault(step.space, Counter())[name] += step.channels.numel()
-        return History(
-            rewrite.applied(self.subject), origin, outcomes, found, self.rings + Counter(rewrite.rings),
-            {**self.changed, **rewrite.changed},
-        )  # fmt: skip
+        for change in proposal.changes:
+            found.setdefault(change.space, Counter())[name] += change.channels.numel()
+            if change.order is not None:
+                origin[change.space] = origin[change.space][change.order]
+        changed = {**self.changed, **proposal.changed}
+        return History(proposal.applied(self.subject), origin, outcomes, found, changed)
 
 
 def run(
@@ -77,24 +74,25 @@ def run(
         for step in passes:
             if seen[step] == version:
                 continue
-            rewrite = proved(step, history.subject, facts)
-            lap("reduce" if rewrite is not None and rewrite.outcomes else "passes")
-            if rewrite is not None:
-                history = history.after(step.__name__, rewrite)
-                if rewrite.changed:
+            proposal = proved(step, history.subject, facts)
+            lap("reduce" if proposal is not None and proposal.outcomes else "passes")
+            if proposal is not None:
+                history = history.after(step.__name__, proposal)
+                if proposal.changed:
                     version, facts = version + 1, know(history.subject)
-            seen[step] = version  # a pass leaves nothing of its own behind
+            again = proposal is not None and proposal.again
+            seen[step] = version - 1 if again else version  # mostly a pass leaves nothing of its own behind
     return history
 
 
-def proved(step: Pass, subject: Subject, facts: Facts) -> Rewrite | None:
+def proved(step: Pass, subject: Subject, facts: Facts) -> Proposal | None:
     """What a pass proposes, without the spaces for which it cannot be proved.
 
-    Rewrites that drop channels are proved with the outputs of the whole model.
+    What drops channels is proved with the outputs of the whole model.
     """
     while True:
-        rewrite = step(subject, facts)
-        unproved = None if rewrite is None else failing(subject, facts, rewrite)
+        proposal = step(subject, facts)
+        unproved = None if proposal is None else failing(subject, facts, proposal)
         if unproved is None:
-            return rewrite
+            return proposal
         subject = subject.barred([unproved], f"what {step.__name__} proposed could not be proved")

@@ -1,98 +1,57 @@
-"""Expanded kernels: crop a ring of zeros around every filter, and the padding that made room for it."""
+"""Kernels that were grown with zeros: which layers may lose what nothing uses, and the last look at all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from typing import Any, Final
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from canon.graph import ChannelGraph
+from canon.rewrite.kernels import Ends, Kernel, cropped
+
+PIECE: Final = 1 << 18
+"""Numbers that are looked at together."""
 
 
-def crop_kernels(
-    graph: ChannelGraph, tensors: Mapping[str, Tensor], gone: Mapping[str, int] | None = None
-) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Cropped weights by name, and how many rings went. Only where every filter of a layer has the ring, all zero.
-
-    Args:
-        graph: The channel graph.
-        tensors: The tensors by name.
-        gone: Rings that are gone already, by weight.
-    """
-    rings = dict(gone or {})
-    room = {name: padding - rings.get(name, 0) for name, padding in room_for_cropping(graph).items()}
-    weights = {name: tensors[name].detach() for name, padding in room.items() if padding > 0}
-    cropped: dict[str, Tensor] = {}
-    for name, count in _hollow_rings(weights, room).items():
-        cropped[name] = _cropped(weights[name], count)
-        rings[name] = rings.get(name, 0) + count
-    return cropped, rings
-
-
-def crop_one(weight: Tensor, room: int) -> tuple[Tensor, int]:
-    """One weight without its rings of zeros, at most `room`, and how many went."""
-    count = _hollow_rings({"": weight}, {"": room}).get("", 0) if room > 0 else 0
-    return (_cropped(weight, count), count) if count else (weight, 0)
-
-
-def room_for_cropping(graph: ChannelGraph) -> dict[str, int]:
-    """By weight of a convolution: how many rings of padding could go."""
-    padding: dict[str, tuple[int, ...] | None] = {linear.weight: linear.cropping for linear in graph.maps}
+def convolutions(model: nn.Module, graph: ChannelGraph) -> dict[str, Any]:
+    """By weight: the convolutions that alone use theirs, under the name of their module."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for linear in graph.maps:
+        users[linear.weight].add(linear.name)
     for space in graph.spaces:
         for stage in space.stages:
             if stage.kind == "depthwise":
-                padding[stage.params["weight"]] = stage.cropping
-    return {name: min(sides) for name, sides in padding.items() if sides and min(sides) > 0}
+                weight = stage.params["weight"]
+                users[weight].add(weight.removesuffix(".weight"))
+    modules = dict(model.named_modules())
+    found = {f"{name}.weight": modules.get(name) for names in users.values() if len(names) == 1 for name in names}
+    plain = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return {name: layer for name, layer in found.items() if name in users and type(layer) in plain}
 
 
-def _cropped(weight: Tensor, count: int) -> Tensor:
-    for axis in range(2, weight.ndim):
-        weight = weight.narrow(axis, count, weight.shape[axis] - 2 * count)
-    return weight.contiguous()
+def removable(kernel: Kernel, weight: Tensor) -> tuple[Ends, ...]:
+    """Entries of kernels that are zeros for every filter and can go, axis by axis; empty: there are none."""
+    one = weight[0, 0] != 0
+    if bool(one.any()) and not kernel.removable(one):
+        return ()  # one filter tells most layers apart from grown ones
+    return kernel.removable(_used_places(weight))
 
 
-def _hollow_rings(weights: Mapping[str, Tensor], room: Mapping[str, int]) -> dict[str, int]:
-    """By weight that has any: rings of zeros that all its filters share."""
-    wide = {name: weight for name, weight in weights.items() if min(weight.shape[2:], default=0) >= 3}
-    # One filter tells most layers apart from expanded ones; only what looks hollow is read as a whole.
-    first = _to_host({name: weight[0, 0].abs() for name, weight in wide.items()})
-    hollow = {name: wide[name] for name, kernel in first.items() if _hollow(kernel, 0)}
-    found = {}
-    for name, kernel in _to_host({name: _over_filters(weight) for name, weight in hollow.items()}).items():
-        most, count = min(room[name], (min(kernel.shape) - 1) // 2), 0
-        while count < most and _hollow(kernel, count):
-            count += 1
-        if count:
-            found[name] = count
-    return found
+def crop(layer: Any) -> bool:
+    """Take what is zeros everywhere out of a layer's kernels, and the padding that goes with it; False: nothing is."""
+    kernel, weight = Kernel.of(layer), layer.weight
+    ends = removable(kernel, weight.detach())
+    if ends:
+        layer.weight = nn.Parameter(cropped(weight.detach(), ends), requires_grad=weight.requires_grad)
+        kernel.without(ends).settle(layer)
+    return bool(ends)
 
 
-def _over_filters(weight: Tensor) -> Tensor:
-    """The largest magnitude over all filters, many filters in one row: a reduction over short rows is slow."""
-    filters = weight.flatten(0, 1).flatten(1)
-    count, size = filters.shape
-    many = max(1, min(64, count))
-    whole = count // many * many
-    largest = filters[:whole].reshape(-1, many * size).abs().amax(dim=0).view(many, size).amax(dim=0)
-    if whole < count:
-        largest = torch.maximum(largest, filters[whole:].abs().amax(dim=0))
-    return largest.view(weight.shape[2:])
-
-
-def _to_host(kernels: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Small tensors on the host, in one transfer."""
-    if not kernels:
-        return {}
-    flat = torch.cat([kernel.flatten().double() for kernel in kernels.values()]).cpu()
-    parts = flat.split([kernel.numel() for kernel in kernels.values()])
-    return {name: part.view(kernels[name].shape) for name, part in zip(kernels, parts, strict=True)}
-
-
-def _hollow(kernel: Tensor, ring: int) -> bool:
-    """Whether a kernel is zero along the ring, counted from the outside."""
-    for axis in range(kernel.ndim):
-        for edge in (ring, kernel.shape[axis] - 1 - ring):
-            if bool(kernel.select(axis, edge).any()):
-                return False
-    return True
+def _used_places(weight: Tensor) -> Tensor:
+    """Which places of a kernel some filter uses; a product is faster than a reduction over rows as short as these."""
+    filters = weight.flatten(2).flatten(0, 1)
+    total = filters.new_zeros(filters.shape[1])
+    for piece in filters.split(max(1, PIECE // filters.shape[1])):
+        total += piece.new_ones(len(piece)) @ piece.abs()
+    return total.view(weight.shape[2:]) != 0

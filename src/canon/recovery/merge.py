@@ -1,4 +1,4 @@
-"""Add up columns of one class, and see what cancels. Pure arithmetic on weights, in float64.
+"""Add up columns of one class, and see what cancels.
 
 A layer's rows are read as they turn out to be alive, each once, some at a time, and only what is decided on is kept:
 how much there is in every column, and the sums. The merged weight is written when it is known what remains of it, so
@@ -8,22 +8,20 @@ that nothing of the attacked layer's size ever is.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from canon._memory import Empty, scratch, separate
+from canon._memory import Empty, separate
 from canon.describe import Array
 from canon.graph import LinearMap
-from canon.recovery.sums import Adder, Merges, sums_of
-
-PIECE = 1 << 19
-"""Weights worked on at a time on the host: what a core's cache holds."""
-
-PIECE_ON_DEVICE = 1 << 26
-"""The same on a device, where every step costs a launch."""
+from canon.recovery.sums import Adder
+from canon.rewrite.axes import by_row, kernel_of, side_by_side
+from canon.rewrite.kernels import Ends
+from canon.rewrite.tensors import Rewrites, column_transform, row_transform
+from canon.rewrite.weights import pick_rows, room_for, write_weight
+from canon.transforms import ChannelTransform
 
 
 class Merged:
@@ -34,7 +32,7 @@ class Merged:
         weight: Callable[[], Tensor],
         shape: Sequence[int],
         linear: LinearMap,
-        merges: Merges,
+        merges: Rewrites,
         spread: Array,
         floor: float,
         smallest: float = 0.0,
@@ -50,30 +48,22 @@ class Merged:
             floor: A sum this small against what was added up is zero whatever the spread.
             smallest: How far off a stored number may be however small it is; float16 knows nothing below 6e-8.
         """
-        self._weight, self._linear = weight, linear
-        kernel = kernel_of(shape, linear)
-        self._index = kept_rows(linear, merges)
-        count = shape[linear.row_axis] if self._index is None else self._index.numel()
+        self._weight, self._linear, self.groups = weight, linear, linear.groups
+        self._kept, self._classes = row_transform(linear, merges), column_transform(linear, merges)
+        count = shape[linear.row_axis] if self._kept is None else self._kept.after
         before = shape[linear.column_axis] * linear.groups
-        self._sums = sums_of(linear, merges) if any(s.space in merges for s in linear.columns or ()) else None
-        self.groups, self.rows = linear.groups, count // linear.groups
-        self.columns = (before if self._sums is None else self._sums.after) // linear.groups
-        cropping = linear.groups == 1 and linear.cropping and min(linear.cropping) > 0
-        self._rim = _rim(kernel) if cropping else None
+        self.rows = count // linear.groups
+        self.columns = (before if self._classes is None else self._classes.after) // linear.groups
+        self._kernel = kernel_of(shape, linear)
         self._seen: Tensor | None = None
         self._size: Tensor | None = None
         self._adder: Adder | None = None
-        if self._sums is not None and self._sums.targets.size:
-            entries = torch.Size(kernel).numel()
-            self._adder = Adder(self._sums, self.rows, spread, floor, smallest * entries**0.5)
+        if self._classes is not None and self._classes.sums.targets.numel():
+            numbers = torch.Size(self._kernel).numel()
+            self._adder = Adder(self._classes, self.rows, spread, floor, smallest * numbers**0.5)
 
     def read(self, live: Tensor) -> Tensor:
         """Columns that some of the rows read, `groups x columns`; `live` is `groups x rows`."""
-        self.see(live)
-        return self._found().view(self.groups, self.columns)
-
-    def see(self, live: Tensor) -> None:
-        """Look at rows, at those that were seen before no more; `live` is `groups x rows`."""
         seen = self._seen
         if seen is not None and bool((seen & ~live).any()):
             seen, self._size = None, None  # fewer rows than before: begin again
@@ -81,13 +71,7 @@ class Merged:
         if bool(fresh.any()):
             self._look(fresh)
         self._seen = live.clone()
-
-    def hollow(self, columns: Tensor) -> bool:
-        """Whether the rows that were read hold nothing on the outermost ring of their kernels, in these columns."""
-        if self._rim is None or self._size is None:
-            return False
-        rim = self._rim
-        return not self._of_columns(lambda size: size[:, rim])[columns.numpy()].any()
+        return self._found().view(self.groups, self.columns)
 
     @property
     def cancelled(self) -> Array | None:
@@ -97,78 +81,92 @@ class Merged:
     @property
     def weight(self) -> Tensor:
         """`groups x rows/groups x columns/groups x kernel`: all of it."""
-        taken = self.take(torch.arange(self.rows), torch.arange(self.groups * self.columns))
-        return taken.view(self.rows, self.groups, self.columns, -1).transpose(0, 1)
+        return by_row(self.write(), self._linear).view(self.groups, self.rows, self.columns, -1)
 
     def marks(self) -> Tensor:
         """`groups x rows/groups x columns/groups`: which row reads which column."""
         return (self.weight != 0).any(dim=-1)
 
-    def take(
-        self, rows: Tensor, columns: Tensor, crop: tuple[int, ...] | None = None, empty: Empty = separate
+    def used(self, rows: Tensor, columns: Tensor | None) -> Tensor | None:
+        """Which places of their kernels some rows use, given as for `write`; None: nobody has looked at them all."""
+        if self.groups > 1 or self._size is None or self._seen is None or not bool(self._seen[0, rows].all()):
+            return None
+        if self._classes is None:
+            size = self._size if columns is None else self._size[columns.to(self._size.device)]
+        else:
+            sums, wanted = self._classes.sums, torch.arange(self.columns) if columns is None else columns
+            alone = wanted[~torch.isin(wanted, sums.targets)]
+            size = self._size[sums.lead[alone].to(self._size.device)]
+            if self._adder is not None:
+                size = torch.cat([size, self._adder.size[self._adder.of_columns(columns)].to(size.dtype)])
+        return (size != 0).any(dim=0).cpu().view(self._kernel)
+
+    def write(
+        self,
+        rows: Tensor | None = None,
+        columns: Tensor | None = None,
+        empty: Empty = separate,
+        ends: Sequence[Ends] = (),
     ) -> Tensor:
-        """Some rows and columns: `rows x columns x kernel`, the groups side by side.
+        """The merged weight, or some of it.
 
         Args:
-            rows: Numbers of kept rows.
-            columns: Numbers of columns after the merge.
-            crop: The kernel's shape, to leave its outermost ring out.
+            rows: Numbers of kept rows, over all groups, in order; None: all.
+            columns: Numbers of columns after the merge, over all groups, in order; None: all.
             empty: Where to write it.
+            ends: What goes of the kernels, of a layer without groups.
         """
-        sums, adder = self._sums, self._adder
-        source = self._source()
-        device, kernel = source.device, source.shape[2]
-        if adder is not None and not bool(adder.added[rows].all()):
-            for part in _pieces(rows[~adder.added[rows]], source):
-                adder.add(self._rows(source, part), part)
-                adder.settle()
-        column = columns if sums is None else torch.from_numpy(sums.lead[columns.numpy()])
-        inside = None if crop is None else _inside(crop)
-        if inside is not None:
-            column = (column[:, None] * kernel + inside).flatten()
-        patch = None if sums is None else sums.patch(columns.numpy(), device)
-        totals = None if adder is None else adder.totals
-        if totals is not None and inside is not None:
-            totals = totals.index_select(2, inside.to(device))
-        result = empty((rows.numel(), columns.numel(), kernel if inside is None else inside.numel()), source)
-        column, start = column.to(device), 0
-        room, parts = _room(rows, source)
+        linear, weight = self._linear, self._weight()
+        if self.groups > 1 and (rows is not None or columns is not None):
+            return write_weight(self.write(), linear, *(_selection(*p) for p in (
+                (rows, self.groups * self.rows), (columns, self.groups * self.columns))), empty=empty)  # fmt: skip
+        kept, classes, adder, totals = self._kept, self._classes, self._adder, None
+        if rows is not None:
+            kept = _selection(rows, self.rows) if kept is None else kept.taking(rows)
+        if columns is not None:
+            classes = _selection(columns, self.columns) if classes is None else classes.taking(columns)
+        if adder is not None:
+            wanted = torch.arange(self.rows) if rows is None else rows
+            self._add(wanted[~adder.added[wanted]], self._source(weight))
+            chosen = adder.of_columns(columns)
+
+            def totals(part: Tensor) -> Tensor:
+                return adder.totals.index_select(0, wanted[part].to(chosen.device)).index_select(1, chosen)
+
+        return write_weight(weight, linear, kept, classes, ends=ends, totals=totals, empty=empty)
+
+    def _source(self, weight: Tensor) -> Tensor:
+        """`rows x columns x kernel`; with groups, their kept rows lie side by side."""
+        source = by_row(weight, self._linear)
+        if self.groups > 1 and self._kept is not None:
+            source = self._kept.apply(source, 0)
+        return side_by_side(source, self.groups)
+
+    def _rows(self, source: Tensor, rows: Tensor, room: Tensor) -> Tensor:
+        """Kept rows by number; those of groups are chosen already."""
+        chosen = rows if self._kept is None or self.groups > 1 else self._kept.rows[rows]
+        return pick_rows(source, chosen, room)
+
+    def _add(self, rows: Tensor, source: Tensor) -> None:
+        """Add up the columns of rows that nobody has looked at."""
+        assert self._adder is not None, "callers check"
+        room, parts = room_for(rows, source)
         for part in parts:
-            piece, written = self._rows(source, part, room), result[start : start + part.numel()]
-            if inside is None:
-                torch.index_select(piece, 1, column, out=written)
-            else:
-                torch.index_select(piece.flatten(1), 1, column, out=written.flatten(1))
-            if patch is not None:
-                patch.apply(written, totals, part.to(device))
-            start += part.numel()
-        return result
-
-    def _source(self) -> Tensor:
-        return _side_by_side(self._weight(), self._linear, self._index)
-
-    def _rows(self, source: Tensor, rows: Tensor, out: Tensor | None = None) -> Tensor:
-        """Kept rows by number; those of groups are chosen before they are put side by side."""
-        origin = rows if self._index is None or self.groups > 1 else self._index[rows]
-        first, count = int(origin[0]), origin.numel()
-        if int(origin[-1]) - first + 1 == count and torch.equal(origin, torch.arange(first, first + count)):
-            return source[first : first + count]
-        if out is None:
-            return source.index_select(0, origin.to(source.device))
-        return torch.index_select(source, 0, origin.to(source.device), out=out[:count])
+            self._adder.add(self._rows(source, part, room), part)
+            self._adder.settle()
 
     def _look(self, fresh: Tensor) -> None:
         """Go through rows: how much there is in every column, and the sums."""
-        source = self._source()
+        source = self._source(self._weight())
         wide = torch.promote_types(source.dtype, torch.float32)
         if self._size is None:
             self._size = torch.zeros(source.shape[1:], dtype=wide, device=source.device)
             if self._adder is not None:
-                self._adder.forget_size()
+                self._adder.measure_again()
         numbers = torch.nonzero(fresh.any(dim=0)).flatten()
-        room, pieces = _room(numbers, source)
+        room, pieces = room_for(numbers, source)
         if self._adder is not None:
-            self._adder.prepare(source)  # before what is given back: between, it would keep memory in pieces
+            self._adder.prepare(source)  # takes memory that stays: before the pieces, whose memory is given back
         for part in pieces:
             piece = self._rows(source, part, room)
             if self._adder is not None:
@@ -185,89 +183,19 @@ class Merged:
         """Which columns hold anything in the rows that were read."""
         if self._size is None:
             return torch.zeros(self.groups * self.columns, dtype=torch.bool)
-        found = self._of_columns(lambda size: size)
-        if self._adder is not None and self._sums is not None:
-            norms = self._size.sum(dim=1).cpu().numpy()
-            usual = float(np.median(norms)) / max(1.0, self.rows * self._size.shape[1]) ** 0.5
-            found[self._sums.targets] &= ~self._adder.faint(usual)
+        found: Array = self._size.amax(dim=1).cpu().numpy() != 0
+        if self._classes is not None:
+            sums = self._classes.sums
+            found = found[sums.lead.numpy()]
+            found[sums.empty.numpy()] = False
+            if sums.scale is not None:
+                found &= sums.scale.numpy() != 0
+            if self._adder is not None:
+                norms = self._size.sum(dim=1).cpu().numpy()
+                usual = float(np.median(norms)) / max(1.0, self.rows * self._size.shape[1]) ** 0.5
+                found[sums.targets.numpy()] = self._adder.present(usual)
         return torch.from_numpy(found)
 
-    def _of_columns(self, part: Callable[[Tensor], Tensor]) -> Array:
-        """Per column: whether there is anything in this part of its kernels."""
-        assert self._size is not None, "callers check"
-        found: Array = part(self._size).amax(dim=1).cpu().numpy() != 0
-        if self._sums is not None:
-            found = found[self._sums.lead] & (self._sums.scale != 0)
-            if self._adder is not None:
-                found[self._sums.targets] = part(self._adder.size).amax(dim=1).cpu().numpy() != 0
-        return found
 
-
-def kept_rows(linear: LinearMap, merges: Merges) -> Tensor | None:
-    """Indices of the rows that remain; None: all of them."""
-    if not any(segment.space in merges for segment in linear.rows):
-        return None
-    index = []
-    for segment in linear.rows:
-        merge = merges.get(segment.space)
-        source = torch.arange(segment.length // segment.repeat) if merge is None else merge.keep
-        if segment.repeat > 1:
-            source = (source[:, None] * segment.repeat + torch.arange(segment.repeat)).flatten()
-        index.append(source + segment.offset)
-    return torch.cat(index)
-
-
-def _side_by_side(weight: Tensor, linear: LinearMap, index: Tensor | None) -> Tensor:
-    """A weight as `rows x columns x kernel`; with groups, their kept rows lie side by side: `rows/groups x C_in`."""
-    source = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
-    source = source.reshape(source.shape[0], source.shape[1], -1)
-    if linear.groups == 1:
-        return source
-    source = source if index is None else source.index_select(0, index.to(source.device))
-    count, inputs, kernel = source.shape
-    source = source.view(linear.groups, count // linear.groups, inputs, kernel).transpose(0, 1)
-    return source.reshape(count // linear.groups, linear.groups * inputs, kernel)
-
-
-@lru_cache
-def _rim(kernel: tuple[int, ...]) -> Tensor | None:
-    """Which places of a flattened kernel are on its outermost ring; None where that is all of it."""
-    if min(kernel, default=0) < 3:
-        return None
-    rim = torch.ones(torch.Size(kernel).numel(), dtype=torch.bool)
-    rim[_inside(kernel)] = False
-    return rim
-
-
-def _pieces(rows: Tensor, source: Tensor) -> tuple[Tensor, ...]:
-    """Numbers of rows to work on at a time."""
-    piece = PIECE if source.device.type == "cpu" else PIECE_ON_DEVICE
-    step = max(1, piece // max(1, source.shape[1:].numel()))
-    return rows.split(step) if rows.numel() else ()
-
-
-def _room(rows: Tensor, source: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Numbers of rows to work on at a time, and room for the largest of these pieces."""
-    parts = _pieces(rows, source)
-    count = parts[0].numel() if parts else 0
-    return scratch((count, *source.shape[1:]), source.dtype, source.device), parts
-
-
-@lru_cache
-def _inside(kernel: tuple[int, ...]) -> Tensor:
-    """The places of a flattened kernel that are not on its outermost ring."""
-    places = torch.arange(torch.Size(kernel).numel()).view(kernel)
-    return places[(slice(1, -1),) * len(kernel)].flatten()
-
-
-def unfold(merged: Tensor, shape: Sequence[int], linear: LinearMap, rings: int = 0) -> Tensor:
-    """Back from `groups x rows x columns x kernel` to the layout of a weight of this shape, less some rings."""
-    groups, rows, columns, _ = merged.shape
-    kernel = kernel_of(shape, linear)
-    flat = merged.reshape(groups * rows, columns, *(size - 2 * rings for size in kernel))
-    return flat.movedim((0, 1), (linear.row_axis, linear.column_axis)).contiguous()
-
-
-def kernel_of(shape: Sequence[int], linear: LinearMap) -> tuple[int, ...]:
-    """The kernel's part of a weight's shape."""
-    return tuple(size for axis, size in enumerate(shape) if axis not in (linear.row_axis, linear.column_axis))
+def _selection(chosen: Tensor | None, count: int) -> ChannelTransform | None:
+    return None if chosen is None else ChannelTransform.selection(chosen, count)

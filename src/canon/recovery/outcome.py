@@ -1,4 +1,4 @@
-"""What became of a model's channels and tensors."""
+"""What became of a model's channels."""
 
 from __future__ import annotations
 
@@ -28,17 +28,3 @@ class SpaceOutcome:
 
     cancelled: Tensor
     """Per channel that leads a class: largest ratio of a sum taken for zero to what was added up."""
-
-
-@dataclass(frozen=True, eq=False)
-class Reduction:
-    """The compact tensors and how they came about."""
-
-    tensors: dict[str, Tensor]
-    """Changed tensors by first name."""
-
-    rings: dict[str, int]
-    """By weight: how many rings of zeros around its kernels were not written."""
-
-    outcomes: dict[int, SpaceOutcome]
-    """By space id."""

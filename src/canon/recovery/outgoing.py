@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from canon.graph import ChannelGraph, Consumer, LinearMap, Space
-from canon.recovery.merge import PIECE
+from canon.graph import ChannelGraph, Space
+from canon.rewrite.axes import columns_of
+from canon.rewrite.weights import PIECE
+from canon.transforms import ChannelTransform
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,41 +44,26 @@ def outgoing(
         return Outgoing(effect, rows)
     leaders, local = torch.unique(leader[members], return_inverse=True)
     for consumer in space.consumers:
-        columns = columns_of(tensors[graph.maps[consumer.map].weight], graph.maps[consumer.map], consumer, space.width)
+        linear = graph.maps[consumer.map]
+        columns = columns_of(tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
         factor = factors.get(consumer.tap, torch.ones(space.width, dtype=torch.float64))[members]
-        whole, worst = _remainder(columns, members, factor, local, leaders.numel())
+        classes = ChannelTransform.of(space.width, leaders.numel(), members, local, factor)
+        whole, worst = _remainder(columns.reshape(columns.shape[0], space.width, -1), classes.to(columns.device))
         effect[leaders] = torch.maximum(effect[leaders], whole)
         rows[leaders] = torch.maximum(rows[leaders], worst)
     return Outgoing(effect, rows)
 
 
-def columns_of(weight: Tensor, linear: LinearMap, consumer: Consumer, width: int) -> Tensor:
-    """A layer's columns on the space as `rows x width x rest`; the rows of a grouped layer lie side by side."""
-    rows = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
-    rows = rows.reshape(rows.shape[0], rows.shape[1], -1)
-    if linear.groups > 1:
-        count, inputs, kernel = rows.shape
-        rows = rows.view(linear.groups, count // linear.groups, inputs, kernel).transpose(0, 1)
-        rows = rows.reshape(count // linear.groups, linear.groups * inputs, kernel)
-    part = rows[:, consumer.offset : consumer.offset + width * consumer.repeat]
-    return part.reshape(part.shape[0], width, -1)
-
-
-def _remainder(columns: Tensor, members: Tensor, factor: Tensor, local: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _remainder(columns: Tensor, classes: ChannelTransform) -> tuple[Tensor, Tensor]:
     """For each class what remains of its columns, and of the worst row, in float64."""
-    device = columns.device
-    members, local, factor = members.to(device), local.to(device), factor.to(device)
-    left = torch.zeros(count, dtype=torch.float64, device=device)
-    mass = torch.zeros(members.numel(), dtype=torch.float64, device=device)
-    worst = torch.zeros_like(left)
-    step = max(1, PIECE // max(1, members.numel() * columns.shape[2]))
-    for start in range(0, columns.shape[0], step):
-        piece = columns[start : start + step].index_select(1, members).double() * factor[:, None]
-        total = piece.new_zeros(piece.shape[0], count, piece.shape[2]).index_add_(1, local, piece).norm(dim=2)
-        size = piece.norm(dim=2)
-        by_row = size.new_zeros(total.shape).index_add_(1, local, size)
+    magnitudes = replace(classes, values=classes.values.abs())
+    left, worst = torch.zeros(2, classes.after, dtype=torch.float64, device=columns.device)
+    mass = torch.zeros(classes.before, dtype=torch.float64, device=columns.device)
+    for piece in columns.split(max(1, PIECE // max(1, columns[0].numel()))):
+        size = piece.double().norm(dim=2)
+        total, by_row = classes.apply(piece.double(), 1).norm(dim=2), magnitudes.apply(size, 1)
         worst = torch.maximum(worst, (total / by_row.clamp(min=1e-300)).amax(dim=0))
         left += total.square().sum(dim=0)
         mass += size.square().sum(dim=0)
-    summed = torch.zeros_like(left).index_add_(0, local, mass.sqrt())
+    summed = magnitudes.apply(mass.sqrt(), 0)
     return (left.sqrt() / summed.clamp(min=1e-300)).cpu(), worst.cpu()

@@ -37,6 +37,7 @@ from canon.graph import ChannelGraph, Space
 from canon.graph.tensors import shape_of
 from canon.recovery.confirm import mistaken, rows_of
 from canon.recovery.tolerance import Tolerance
+from canon.rewrite.axes import columns_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +214,7 @@ class Refinement:
         program = self.programs[space.id]
         residue = self.tolerance.residue
         found = constant_values(space, self.graph, self.tensors, sketches, zero, smallest, program, residue)
-        read = {c.point: found.values[c.point] for c in space.consumers}
+        read = self._read(space, found.values)
         still = null = np.zeros(space.width, dtype=bool)
         if read:
             stacked = np.array([*read.values()])
@@ -252,6 +253,27 @@ class Refinement:
             scales=_tensors(scales),
             doubt=torch.from_numpy(doubt),
         )
+
+    def _read(self, space: Space, values: Mapping[int, Array]) -> dict[int, Array]:
+        """By point that a consumer reads: constants there; zero where all columns of a channel are zeros.
+
+        What a channel is where nothing reads it does not matter: a pool that pads, say, makes no constant of it.
+        """
+        read = {consumer.point: values[consumer.point] for consumer in space.consumers}
+        moving = np.isnan(np.array([*read.values()])) if read else np.zeros((1, space.width), dtype=bool)
+        asked = np.flatnonzero(moving.any(axis=0) & ~moving.all(axis=0))
+        if not asked.size:
+            return read
+        used = {point: np.zeros(asked.size, dtype=bool) for point in read}
+        for consumer in space.consumers:
+            linear, length = self.graph.maps[consumer.map], space.width * consumer.repeat
+            columns = columns_of(self.tensors[linear.weight], linear, consumer.offset, length)
+            columns = columns.unflatten(1, (space.width, -1))[:, torch.from_numpy(asked).to(columns.device)]
+            used[consumer.point] |= (columns != 0).transpose(0, 1).flatten(1).any(dim=1).cpu().numpy()
+        for point, value in read.items():
+            read[point] = value.copy()
+            read[point][asked] = np.where(np.isnan(value[asked]) & ~used[point], 0.0, value[asked])
+        return read
 
     def _group(self, space: Space, signature: Signature, label: Array) -> Array:
         """The leader of every channel; channels with different labels stay apart."""

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import time
-from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,13 +20,13 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.errors import RecoveryError, UnsupportedModelError
-from canon.graph import ChannelGraph, Example, arguments, trace
+from canon.graph import ChannelGraph, Example, arguments, plain, trace
+from canon.graph.experts import channel_tensors
 from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
-from canon.recovery.hollow import crop, hollow_kernels
 from canon.recovery.idle import idle_layers, without
-from canon.recovery.kernels import crop_kernels
+from canon.recovery.kernels import convolutions, crop
 from canon.recovery.noise import consistent, largest
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.passes import PASSES, Pass
@@ -37,7 +36,7 @@ from canon.recovery.report import RecoveryReport, space_reports
 from canon.recovery.sanity import agreement
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import replace_tensors
-from canon.rewrite.surgery import resize_kernels
+from canon.rewrite.kernels import Kernel
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage's name, what is done and what is known to remain in all."""
@@ -108,11 +107,12 @@ def recover(
     """
     if method not in METHODS:
         raise RecoveryError(f"unknown recovery method '{method}'", hint=f"Choose one of: {', '.join(METHODS)}")
+    model = plain(model)
     example = arguments(model, example)
     clock = Clock()
-    tensors = tensor_names(model)[0]
-    check_sizes(tensors)
+    check_sizes(channel_tensors(model))
     graph = trace(model, example).with_rigid_pinned()
+    tensors = channel_tensors(model, graph.orders)
     check_finite(tensors, compared(graph) | endless_shifts(graph, tensors) if method == "exact" else frozenset())
     known = known_widths(graph, widths)
     clock.lap("trace")
@@ -142,54 +142,48 @@ class _Run:
     clock: Clock
     passes: tuple[Pass, ...]
 
-    def attempt(self, tolerance: Tolerance, barred: frozenset[int]) -> RecoveryResult | None:
+    def attempt(self, tolerance: Tolerance, barred: frozenset[int], cropping: bool = True) -> RecoveryResult | None:
         """A compact model that computes the same; None: it does not.
 
         Args:
             tolerance: What counts as equal and as zero.
             barred: Spaces that must stay as they are.
+            cropping: Whether kernels may become smaller. Somebody else may know how large they are.
         """
         clock, tensors = self.clock, self.tensors
-        subject = Subject(self.graph, tensors, tolerance, self.widths)
+        given = convolutions(self.model, self.graph) if cropping else {}
+        kernels = {name: Kernel.of(layer) for name, layer in given.items()}
+        subject = Subject(self.graph, tensors, tolerance, self.widths, kernels=kernels)
         subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
             history = run(subject, self.passes if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
-            changed = dict(history.changed)
-            cropped, rings = crop_kernels(history.subject.graph, ChainMap(changed, tensors), history.rings)
-            changed.update(cropped)
-        recovered = replace_tensors(self.model, changed)
-        resize_kernels(recovered, {name: -count for name, count in rings.items()})
-        recovered, hollow = self._crop(recovered)
+        recovered = replace_tensors(self.model, history.changed, self.graph.orders)
+        cropped = {}
+        for name, kernel in history.subject.kernels.items():
+            layer: Any = recovered.get_submodule(name.removesuffix(".weight"))
+            if layer.weight.shape[2:] != given[name].weight.shape[2:]:
+                kernel.settle(layer)
+                cropped[name] = layer.kernel_size
+            if crop(layer):
+                cropped[name] = layer.kernel_size
         clock.lap("rewrite")
         agreed = None
-        if self.sanity_check and (changed or hollow):
+        if self.sanity_check and (history.changed or cropped):
             agreed = self._compare(recovered, history, tolerance)
             clock.lap("check")
             if agreed is None:
-                return None
+                return self.attempt(tolerance, barred, cropping=False) if cropped else None
         report = RecoveryReport(
             method=self.method,
             spaces=space_reports(self.graph, history),
-            cropped={**{name: tuple(changed[name].shape[2:]) for name in rings}, **hollow},
+            cropped=cropped,
             seconds=clock.laps,
-            parameters=(_parameters(tensors), _parameters(tensor_names(recovered)[0])),
+            parameters=(_parameters(tensor_names(self.model)[0]), _parameters(tensor_names(recovered)[0])),
             tolerance=tolerance,
             agreement=agreed,
-            idle=idle_layers(recovered),
+            idle=idle_layers(recovered, history.subject.graph, channel_tensors(recovered, self.graph.orders)),
         )
         return RecoveryResult(recovered, report)
-
-    def _crop(self, recovered: nn.Module) -> tuple[nn.Module, dict[str, tuple[int, ...]]]:
-        """Crop kernels whose layers alone know how; what does not leave outputs as they are is not done."""
-        kernels = hollow_kernels(recovered, self.graph)
-        if not kernels:
-            return recovered, {}
-        cropped = replace_tensors(recovered, {})
-        crop(cropped, kernels)
-        difference, size = agreement(recovered, cropped, self.example)
-        if not difference <= 1e-5 * size:
-            return recovered, {}
-        return cropped, {f"{name}.weight": cropped.get_submodule(name).kernel_size for name in kernels}  # type: ignore[misc]
 
     def take_back(self, tolerance: Tolerance) -> RecoveryResult:
         """Leave alone as few spaces as it takes, found by halving: a wrong merge costs its space, not the result."""

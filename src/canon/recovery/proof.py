@@ -1,4 +1,4 @@
-"""The proof of a rewrite: does every layer that reads a space still get what it got?
+"""The proof of a proposal: does every layer that reads a space still get what it got?
 
 Apart from whoever proposed it. The space is computed on values that its inputs can have, as far as facts tell, with
 the tensors before and after, in float64; what readers make of it must agree: `W·y = W'·y'`. Positions stand side by
@@ -18,32 +18,32 @@ from torch import Tensor
 from canon.graph import Space, Stage
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive
-from canon.recovery.facts.subject import by_row, columns_of
-from canon.recovery.rewriting import Rewrite
+from canon.recovery.proposal import Proposal
+from canon.rewrite.axes import by_row, columns_of, parameter_axis
 
 POSITIONS: Final = 48
 """Values of each channel that are compared."""
 
 
-def failing(subject: Subject, facts: Facts, rewrite: Rewrite) -> int | None:
+def failing(subject: Subject, facts: Facts, proposal: Proposal) -> int | None:
     """The first space whose readers would notice; None: there is none.
 
     Args:
         subject: Before.
         facts: What is known of it.
-        rewrite: What is proposed.
+        proposal: What is proposed.
     """
-    if not rewrite.steps:
+    if not proposal.changes:
         return None
-    before, alive = subject.tensors, Alive(subject.with_tensors(rewrite.changed), {})
-    for step in rewrite.steps:
-        after = subject.with_tensors(step.tensors).tensors
-        space = subject.graph.spaces[step.space]
+    before, alive = subject.tensors, Alive(subject.with_tensors(proposal.changed), {})
+    for change in proposal.changes:
+        after = subject.with_tensors(change.tensors).tensors
+        space = subject.graph.spaces[change.space]
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         inputs = {p.map: _inputs(subject, facts, p.map, generator) for p in space.producers}
         if not _agree(subject, space, inputs, before, after, alive):
-            return step.space
-        subject, before = subject.with_tensors(step.tensors), after
+            return change.space
+        subject, before = subject.with_tensors(change.tensors), after
     return None
 
 
@@ -124,8 +124,7 @@ def _through(stage: Stage, space: Space, given: list[Tensor], tensors: Mapping[s
         return torch.tanh(x) if stage.function is None else stage.function(x).double()
     params = {}
     for role, name in stage.params.items():
-        axis = 0 if stage.kind != "shift" and role == "bias" else stage.axis
-        whole = tensors[name].detach().double().cpu().movedim(axis, 0)
+        whole = tensors[name].detach().double().cpu().movedim(parameter_axis(stage, role), 0)
         params[role] = whole[stage.offset : stage.offset + space.width * stage.repeat].reshape(space.width, -1)
     if stage.kind == "norm":
         x = (x - params["mean"][:, :1]) * torch.rsqrt(params["var"][:, :1] + stage.eps)

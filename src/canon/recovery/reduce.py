@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property, partial
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -13,44 +14,19 @@ from torch import Tensor
 from canon._memory import Empty, separate
 from canon.describe import Array
 from canon.graph import ChannelGraph, LinearMap, Segment, Space
-from canon.graph.mapped import room_like
 from canon.graph.tensors import shape_of
-from canon.recovery.constants import plan_folds
+from canon.recovery.constants import foldable, starts
 from canon.recovery.liveness import find_live
-from canon.recovery.merge import Merged, kernel_of, unfold
-from canon.recovery.outcome import Reduction, SpaceOutcome
+from canon.recovery.merge import Merged
+from canon.recovery.noise import OUTSTANDING, level
+from canon.recovery.outcome import SpaceOutcome
 from canon.recovery.partition import Classes
 from canon.recovery.slots import choose_slots, unmerge
-from canon.recovery.sums import SpaceMerge
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite import SpaceRewrite
-from canon.rewrite.tensors import rewrite_stages
-from canon.transforms import ChannelTransform
-
-
-def reduce(
-    graph: ChannelGraph,
-    tensors: Mapping[str, Tensor],
-    classes: Mapping[int, Classes],
-    tolerance: Tolerance,
-    widths: Mapping[int, int],
-) -> Reduction:
-    """Compact the model.
-
-    Args:
-        graph: The channel graph.
-        tensors: The model's tensors by first name.
-        classes: By space id.
-        tolerance: What counts as zero.
-        widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
-    """
-    chosen = plan(graph, tensors, classes, tolerance, widths)
-    written, rings = {}, {}
-    for name, tensor, cropped in chosen.write(room_like(tensors.values())):
-        written[name] = tensor
-        if cropped:
-            rings[name] = cropped
-    return Reduction(written, rings, chosen.outcomes)
+from canon.rewrite.axes import repeated
+from canon.rewrite.kernels import Ends, Kernel
+from canon.rewrite.tensors import Rewrites, written
 
 
 def plan(
@@ -60,7 +36,15 @@ def plan(
     tolerance: Tolerance,
     widths: Mapping[int, int],
 ) -> Plan:
-    """Decide what remains, and write nothing yet. Takes what `reduce` takes."""
+    """Decide what remains, and write nothing yet.
+
+    Args:
+        graph: The channel graph.
+        tensors: The model's tensors by first name.
+        classes: By space id.
+        tolerance: What counts as zero.
+        widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
+    """
     protect = {s.id: torch.zeros(s.width, dtype=torch.bool) for s in graph.spaces}
     known: _Layers = {}
     while True:
@@ -94,8 +78,9 @@ class Plan:
         for space in graph.spaces:
             slots = choose_slots(self.classes[space.id], space)
             self.leaders[space.id], self.filler[space.id] = slots
-        merges = {s.id: self._merge_of(s) for s in graph.spaces if not s.pins}
-        changes = {k: v for k, v in merges.items() if v is not None}
+        merges = {s.id: self._merge(s) for s in graph.spaces if not s.pins and self._merges(s)}
+        # Two members may agree by chance better than the noise in them; most classes of a model show the same.
+        floor = max(32 * tolerance.rounding, OUTSTANDING * (level(self.classes) or 0.0))
         self.merged: dict[int, Merged] = {}
         by_weight: dict[str, Merged] = {}
         for index, linear in enumerate(graph.maps):
@@ -103,49 +88,51 @@ class Plan:
                 between = [self.classes[s.space] for s in (*linear.rows, *(linear.columns or ()))]
                 old = known.get(linear.weight)
                 if old is None or any(a is not b for a, b in zip(old[0], between, strict=True)):
-                    floor, smallest = 32 * tolerance.rounding, tolerance.smallest
                     weight, shape = partial(tensors.__getitem__, linear.weight), shape_of(tensors, linear.weight)
-                    old = (between, Merged(weight, shape, linear, changes, self._spread(linear), floor, smallest))
+                    old = (
+                        between,
+                        Merged(weight, shape, linear, merges, self._spread(linear), floor, tolerance.smallest),
+                    )
                     known[linear.weight] = old
                 by_weight[linear.weight] = old[1]
             self.merged[index] = by_weight[linear.weight]
         counts = {s.id: self.leaders[s.id].numel() for s in graph.spaces}
         guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
-        self.folds = plan_folds(graph, tensors, self.classes, self.leaders, self.merged, guarded)
-        reads = {i: partial(self._read, i, m) for i, m in self.merged.items()}
+        self.folded = foldable(graph, tensors, self.classes, self.leaders, self.merged, guarded)
+        reads = {i: partial(self._read, i) for i in self.merged}
         self.live = find_live(graph, counts, reads, guarded)
-        self.starts = [self._starts(linear.columns or ()) for linear in graph.maps]
 
-    def _starts(self, segments: tuple[Segment, ...]) -> dict[int, int]:
-        """By where a segment starts before the merge: where it starts after it."""
-        found, start = {}, 0
-        for segment in segments:
-            found[segment.offset] = start
-            start += self.leaders[segment.space].numel() * segment.repeat
-        return found
+    def _merges(self, space: Space) -> bool:
+        return self.leaders[space.id].numel() < space.width or bool(self.filler[space.id].any())
 
-    def _merge_of(self, space: Space) -> SpaceMerge | None:
-        classes, keep = self.classes[space.id], self.leaders[space.id]
-        if keep.numel() == space.width and not bool(self.filler[space.id].any()):
-            return None
+    def _merge(self, space: Space, live: Tensor | None = None) -> SpaceRewrite:
+        """Every class into the channel that leads it, or into nothing where that is not alive."""
+        classes, leaders, real = self.classes[space.id], self.leaders[space.id], ~self.filler[space.id]
+        if live is not None:
+            leaders, real = leaders[live], real[live]
         place = torch.full((space.width,), -1, dtype=torch.int64)
-        real = ~self.filler[space.id]
-        place[keep[real]] = torch.arange(keep.numel())[real]
-        into = torch.where(classes.null, -1, place[classes.leader])
-        return SpaceMerge(keep, into, classes.factors)
+        place[leaders[real]] = torch.arange(leaders.numel())[real]
+        return SpaceRewrite.merge(leaders, torch.where(classes.null, -1, place[classes.leader]), classes.factors)
 
     def _spread(self, linear: LinearMap) -> Array:
-        parts = [_repeated(self.classes[s.space].spread, s.repeat).numpy() for s in linear.columns or ()]
+        parts = [repeated(self.classes[s.space].spread, s.repeat).numpy() for s in linear.columns or ()]
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    def _read(self, index: int, merged: Merged, live: Tensor) -> Tensor:
-        """A column that was folded into a bias is read no more."""
-        read, gone = merged.read(live), self.folds.columns.get(index)
-        return read if gone is None else read & ~gone.view(read.shape)
+    def _read(self, index: int, live: Tensor) -> Tensor:
+        """A column that goes into a bias is read no more."""
+        read, columns = self.merged[index].read(live), self.graph.maps[index].columns or ()
+        if any(s.space in self.folded for s in columns):
+            gone = [repeated(self._folded(s.space), s.repeat) for s in columns]
+            read = read & ~torch.cat(gone).view(read.shape)
+        return read
+
+    def _folded(self, space: int) -> Tensor:
+        return self.folded.get(space, torch.zeros(self.leaders[space].numel(), dtype=torch.bool))
 
     def missing(self, widths: Mapping[int, int]) -> dict[int, Tensor]:
         """Channels to protect so that groups stay equal and no space falls below its known width."""
         found = {}
+        remain = {s.id: s.width if s.pins else int(self.live[s.id].sum()) for s in self.graph.spaces}
         for space in self.graph.spaces:
             if space.pins:
                 continue
@@ -156,6 +143,8 @@ class Plan:
             wanted = int(per_block.max())
             if space.id in widths:
                 wanted = max(wanted, min(widths[space.id] // space.groups, block))
+            wanted = max([wanted, *(remain[peer] for peer in space.peers)])
+            wanted = min(block, -(-wanted // space.multiple) * space.multiple)
             if bool((per_block == wanted).all()):
                 continue
             rank = self._rank(space)
@@ -205,42 +194,78 @@ class Plan:
         """By space id: what becomes of its channels."""
         return {s.id: self._outcome(s) for s in self.graph.spaces}
 
-    def write(self, empty: Empty = separate) -> Iterator[tuple[str, Tensor, int]]:
-        """Every tensor that changes, one after the other: its first name, and how many rings of zeros were left out.
+    @property
+    def unsettled(self) -> bool:
+        """Whether more may be constant, or go into biases, in the model as it will be.
+
+        What read a constant beside padding may be constant itself once that is gone; and a constant that dead rows
+        read beside padding can go once they are gone.
+        """
+        kept = [o.classes.constant[o.kept] & ~o.protected[o.kept] for o in self.outcomes.values()]
+        return bool(self.folded) or any(bool(marks.any()) for marks in kept)
+
+    @cached_property
+    def rewrites(self) -> Rewrites:
+        """What happens to the spaces that become narrower."""
+        narrower = [s for s in self.graph.spaces if self.outcomes[s.id].kept.numel() < s.width]
+        return {s.id: replace(self._merge(s, self.live[s.id]), constants=self._constants(s)) for s in narrower}
+
+    def hollow(self, kernels: Mapping[str, Kernel]) -> dict[str, tuple[Ends, ...]]:
+        """By weight that will be written, where there are any: ends of kernels that nothing uses, and that can go.
+
+        Args:
+            kernels: By weight: how a layer lays its kernel.
+        """
+        rewrites, found = self.rewrites, {}
+        for index, linear in enumerate(self.graph.maps):
+            between = (*linear.rows, *(linear.columns or ()))
+            if linear.weight in kernels and any(segment.space in rewrites for segment in between):
+                used = self.merged[index].used(*self._remaining(linear))
+                found[linear.weight] = () if used is None else kernels[linear.weight].removable(used)
+        return {name: ends for name, ends in found.items() if ends}
+
+    def write(
+        self, empty: Empty = separate, kernels: Mapping[str, Sequence[Ends]] = MappingProxyType({})
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Every tensor that changes, one after the other, by first name.
 
         Args:
             empty: Where to write weights.
+            kernels: What is `hollow` and goes.
         """
-        changed = {i for i, outcome in self.outcomes.items() if outcome.kept.numel() < outcome.dead.numel()}
-        calls = Counter(linear.weight for linear in self.graph.maps)
-        done: set[str] = set()
-        for index, linear in enumerate(self.graph.maps):
-            rows = any(s.space in changed for s in linear.rows)
-            columns = any(s.space in changed for s in linear.columns or ())
-            if linear.weight in done:
-                continue
-            if rows or columns:
-                done.add(linear.weight)
-                weight, cropped = self._weight(index, linear, calls[linear.weight] == 1, empty)
-                yield linear.weight, weight, int(cropped)
-                del weight
-            if linear.bias is not None and (rows or index in self.folds.offsets):
-                yield linear.bias, self._bias(index, linear), 0
-        for name, tensor in self._stages(changed).items():
-            yield name, tensor, 0
+
+        def weight(index: int, linear: LinearMap) -> Tensor:
+            rows, columns = self._remaining(linear)
+            return self.merged[index].write(rows, columns, empty, kernels.get(linear.weight, ()))
+
+        return written(self.tensors, self.graph, self.rewrites, weight)
+
+    def _remaining(self, linear: LinearMap) -> tuple[Tensor, Tensor | None]:
+        """Rows and columns of a layer, after the merge, that are alive."""
+        return self._select(linear.rows), None if linear.columns is None else self._select(linear.columns)
+
+    def _constants(self, space: Space) -> dict[int, Tensor]:
+        """By point: the values of constants that go into biases, zero for all other channels."""
+        if space.id not in self.folded:
+            return {}
+        classes = self.classes[space.id]
+        gone = torch.zeros(space.width, dtype=torch.bool)
+        gone[self.leaders[space.id][self.folded[space.id]]] = True
+        gone = gone[classes.leader] & classes.constant
+        return {point: torch.where(gone, value.nan_to_num(), 0.0) for point, value in classes.values.items()}
 
     def _outcome(self, space: Space) -> SpaceOutcome:
         leaders, live = self.leaders[space.id].numpy(), self.live[space.id].numpy()
         dead, folded = np.zeros((2, space.width), dtype=bool)
         dead[leaders[~live & ~self.filler[space.id].numpy()]] = True
-        if space.id in self.folds.spaces:
-            folded[leaders[self.folds.spaces[space.id].numpy()]] = True
+        if space.id in self.folded:
+            folded[leaders[self.folded[space.id].numpy()]] = True
         cancelled = np.zeros(space.width)
         ratios = []
         for consumer in space.consumers:
             ratio = self.merged[consumer.map].cancelled
             if ratio is not None:
-                start = self.starts[consumer.map][consumer.offset]
+                start = starts(self.graph.maps[consumer.map], self.leaders)[consumer.offset]
                 part = ratio[start : start + leaders.size * consumer.repeat]
                 ratios.append(part if consumer.repeat == 1 else part.reshape(-1, consumer.repeat).max(axis=1))
         if ratios:
@@ -256,63 +281,4 @@ class Plan:
 
     def _select(self, segments: tuple[Segment, ...]) -> Tensor:
         """Entries of an axis, after the merge, that are alive."""
-        return torch.nonzero(torch.cat([_repeated(self.live[s.space], s.repeat) for s in segments])).flatten()
-
-    def _weight(self, index: int, linear: LinearMap, crop: bool, empty: Empty) -> tuple[Tensor, bool]:
-        """What remains of a layer's weight, and whether a ring of zeros around its kernels was left out."""
-        merged, shape, groups = self.merged[index], shape_of(self.tensors, linear.weight), linear.groups
-        rows = self._select(linear.rows).view(groups, -1) % merged.rows
-        columns = torch.arange(merged.columns)[None] if linear.columns is None else self._select(linear.columns)
-        columns = columns.view(groups, -1) % merged.columns
-        hollow = False
-        if crop and groups == 1:
-            merged.see(_marked(rows, merged.rows))
-            hollow = merged.hollow(columns[0])
-        inside = kernel_of(shape, linear) if hollow else None
-        if groups == 1:
-            picked = merged.take(rows[0], columns[0], inside, empty)[None]
-        else:
-            lane = torch.arange(groups)[:, None, None]
-            picked = merged.weight[lane, rows[:, :, None], columns[:, None, :]]
-        return unfold(picked, shape, linear, int(hollow)), hollow
-
-    def _bias(self, index: int, linear: LinearMap) -> Tensor:
-        assert linear.bias is not None, "callers check"
-        bias = self.tensors[linear.bias].detach()
-        rows = self._rows_before(linear)
-        picked = bias.index_select(0, rows.to(bias.device))
-        offset = self.folds.offsets.get(index)
-        if offset is not None:
-            picked = (picked.double() + offset[self._select(linear.rows)].to(bias.device)).to(bias.dtype)
-        return picked
-
-    def _rows_before(self, linear: LinearMap) -> Tensor:
-        index = []
-        for s in linear.rows:
-            kept = self.leaders[s.space][self.live[s.space]]
-            if s.repeat > 1:
-                kept = (kept[:, None] * s.repeat + torch.arange(s.repeat)).flatten()
-            index.append(kept + s.offset)
-        return torch.cat(index)
-
-    def _stages(self, changed: set[int]) -> dict[str, Tensor]:
-        rewrites = {}
-        for space in changed:
-            kept, width = self.outcomes[space].kept, self.outcomes[space].dead.numel()
-            rewrites[space] = SpaceRewrite(width, kept, ChannelTransform.selection(kept, width))
-        means = self.folds.means(self.tensors)
-        names = {name for space in self.graph.spaces for stage in space.stages for name in stage.params.values()}
-        given = {name: means[name] if name in means else self.tensors[name] for name in names}
-        result = rewrite_stages(given, self.graph, rewrites)
-        for name, tensor in means.items():
-            result.setdefault(name, tensor)
-        return result
-
-
-def _marked(rows: Tensor, count: int) -> Tensor:
-    """Rows by number, one line per group, as marks on `groups x count`."""
-    return torch.zeros(rows.shape[0], count, dtype=torch.bool).scatter_(1, rows, True)
-
-
-def _repeated(values: Tensor, repeat: int) -> Tensor:
-    return values if repeat == 1 else values.repeat_interleave(repeat)
+        return torch.nonzero(torch.cat([repeated(self.live[s.space], s.repeat) for s in segments])).flatten()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from canon.graph.values import leaves
 from canon.graph.widening import runner
 
 VECTORS = 8
@@ -24,8 +25,10 @@ def agreement(first: nn.Module, second: nn.Module, example: Any) -> tuple[float,
     count = _count([x for x in inputs if isinstance(x, Tensor)])
     given = [_like(x, count, generator, device, half) if isinstance(x, Tensor) else x for x in inputs]
     with torch.no_grad(), _full_precision():
-        a = _tensors(_run(first, given, half))
-        b = _tensors(_run(second, given, half))
+        a, b = (
+            [x for x in leaves((runner(model) if half else model)(*given)) if isinstance(x, Tensor)]
+            for model in (first, second)
+        )
     difference = max(float((x.double() - y.double()).abs().max()) for x, y in zip(a, b, strict=True))
     size = max(float(x.double().abs().max()) for x in a)
     return difference, size
@@ -48,10 +51,6 @@ def _full_precision() -> Iterator[None]:
             backend.allow_tf32 = allowed
 
 
-def _run(model: nn.Module, given: list[Any], half: bool) -> Any:
-    return (runner(model) if half else model)(*given)
-
-
 def _count(inputs: list[Tensor]) -> int | None:
     """How many inputs to compare on; None: as many as the example has, since integers and states are."""
     if len(inputs) > 1 or not all(x.is_floating_point() for x in inputs):
@@ -65,13 +64,3 @@ def _like(x: Tensor, count: int | None, generator: torch.Generator, device: torc
     shape = tuple(x.shape) if count is None or x.ndim < 2 else (count, *x.shape[1:])
     dtype = torch.float32 if half else x.dtype
     return torch.randn(shape, generator=generator, dtype=dtype).to(device)
-
-
-def _tensors(output: Any) -> list[Tensor]:
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, dict):
-        output = list(output.values())
-    if isinstance(output, (list, tuple)):
-        return [t for item in output for t in _tensors(item)]
-    return []

@@ -15,13 +15,15 @@ from torch import Tensor, nn
 
 from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, trace
+from canon.graph.experts import ExpertParts, expert_tensors, part_name, whole_name
 from canon.graph.tensors import not_finite, shape_of
-from canon.recovery.kernels import crop_one, room_for_cropping
+from canon.recovery.kernels import convolutions, removable
 from canon.recovery.partition import Refinement
 from canon.recovery.pipeline import Clock, known_widths
 from canon.recovery.reduce import plan
 from canon.recovery.report import RecoveryReport, space_report
 from canon.recovery.tolerance import Tolerance, sample_of, stored_precision
+from canon.rewrite.kernels import Kernel, cropped
 
 Emit = Callable[[str, Tensor], None]
 """Called with each recovered tensor and the name it is stored under."""
@@ -49,17 +51,25 @@ def recover_tensors(
     """
     clock = Clock()
     graph = trace(skeleton, example).with_rigid_pinned()
+    if graph.orders:
+        raise UnsupportedModelError(
+            "channels are shuffled, which cannot be followed one tensor after the other",
+            where=next(iter(graph.orders))[0],
+            hint="Load the whole model and use canon.recover",
+        )
     _check_names(graph, skeleton, tensors)
     clock.lap("trace")
     before, tolerance = _first_look(tensors)
+    apart = expert_tensors(skeleton)
+    tensors = ExpertParts(tensors, apart) if apart else tensors
     with torch.no_grad():
         classes = Refinement(graph, tensors, tolerance).run()
         clock.lap("describe")
         chosen = plan(graph, tensors, classes, tolerance, known_widths(graph, widths))
         clock.lap("reduce")
-        writer = _Writer(graph, tensors, emit)
-        for name, tensor, rings in chosen.write():
-            writer.write(name, tensor, rings)
+        writer = _Writer(skeleton, graph, tensors, emit, apart)
+        for name, tensor in chosen.write():
+            writer.write(name, tensor)
         for name in tensors:
             writer.copy(name)
     clock.lap("rewrite")
@@ -82,11 +92,19 @@ def recover_tensors(
 
 
 class _Writer:
-    """Passes tensors on, each once, under every name it is stored under."""
+    """Passes tensors on, each once, under every name it is stored under; those of experts when all parts are there."""
 
-    def __init__(self, graph: ChannelGraph, tensors: Mapping[str, Tensor], emit: Emit) -> None:
-        self.tensors, self.emit = tensors, emit
-        self.room = room_for_cropping(graph)
+    def __init__(
+        self,
+        skeleton: nn.Module,
+        graph: ChannelGraph,
+        tensors: Mapping[str, Tensor],
+        emit: Emit,
+        apart: Mapping[str, int],
+    ) -> None:
+        self.tensors, self.emit, self.apart = tensors, emit, apart
+        self.waiting: dict[str, dict[str, Tensor]] = {}
+        self.convolutions = convolutions(skeleton, graph)
         self.cropped: dict[str, tuple[int, ...]] = {}
         self.sizes: dict[str, int] = {}
         self.first = {name: graph.aliases.get(name, name) for name in tensors}
@@ -94,18 +112,30 @@ class _Writer:
         for name, first in self.first.items():
             self.names.setdefault(first, []).append(name)
 
-    def write(self, first: str, tensor: Tensor, rings: int) -> None:
-        tensor, more = crop_one(tensor.detach(), self.room.get(first, 0) - rings)
-        if rings + more:
+    def write(self, first: str, tensor: Tensor) -> None:
+        tensor, layer = tensor.detach(), self.convolutions.get(first)
+        ends = () if layer is None else removable(Kernel.of(layer), tensor)
+        if ends:
+            tensor = cropped(tensor, ends)
             self.cropped[first] = tuple(tensor.shape[2:])
         for name in self.names[first]:
             self.sizes[name] = tensor.numel()
-            self.emit(name, tensor.contiguous())
+            whole = whole_name(name)
+            if whole is None or whole not in self.apart:
+                self.emit(name, tensor.contiguous())
+                continue
+            parts = self.waiting.setdefault(whole, {})
+            parts[name] = tensor
+            if len(parts) == self.apart[whole]:
+                together = torch.stack([parts[part_name(whole, expert)] for expert in range(len(parts))])
+                self.sizes[whole] = together.numel()
+                self.emit(whole, together)
+                del self.waiting[whole]
 
     def copy(self, name: str) -> None:
         """Write a tensor that did not change."""
         if name not in self.sizes:
-            self.write(self.first[name], self.tensors[name], 0)
+            self.write(self.first[name], self.tensors[name])
 
 
 def _check_names(graph: ChannelGraph, skeleton: nn.Module, tensors: Mapping[str, Tensor]) -> None:

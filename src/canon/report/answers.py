@@ -218,11 +218,10 @@ def _mark(document: Document) -> Told:
         Fact(f"{most:,} of {mark['total']:,}", f"in the best of {controls['count']} models without the mark"),
     ]
     if answer == "read":
-        alone = "" if mark["carries_alone"] else "; a reading of this scheme cannot carry a verdict alone"
         return (
             f"the key's message was read from the suspect {PLACES[mark['read_from']]}",
             facts,
-            f"whether the key is older than the suspect: keys can be made afterwards{alone}",
+            "whether the key is older than the suspect: keys can be made afterwards",
         )
     if answer == "void":
         says = f"this key shows nothing, whatever it reads: {controls['reason']}"

@@ -93,7 +93,7 @@ def _rows(mark: Mapping[str, Any], controls: Controls) -> list[tuple[str, str]]:
         ("p-value, with the controls' chance and scatter", f"{mark['p_value']:.3g}"),
         ("p-value of independent fair coins (binomial)", f"{mark['binomial']:.3g}"),
         ("largest p-value that shows a mark (α)", f"{mark['alpha']:g}"),
-        ("scheme can carry a verdict alone", "yes" if mark["carries_alone"] else "no"),
+        ("bits of a wrong key are fair coins", "yes" if mark["carries_alone"] else "no"),
         ("controls", ", ".join(f"{many:,} {kind}" for kind, many in mark["controls"]["kinds"].items())),
         ("seed of the controls", f"{controls.seed}"),
         ("mean share of right bits of the controls", f"{controls.mean:.4f}"),

@@ -112,7 +112,8 @@ def norms_behind_layers(model: nn.Module, graph: ChannelGraph) -> tuple[Foldable
         params = stages[0].params
         layer = makers.get(tuple((s.inputs[0], s.offset, s.repeat) for s in stages))
         norm = params["mean"].rpartition(".")[0]
-        if layer is None or any(readers[s.inputs[0]] != {node} for s in stages):
+        shuffled = (params["mean"], 0) in graph.orders  # its channels stand otherwise than the layer's
+        if layer is None or shuffled or any(readers[s.inputs[0]] != {node} for s in stages):
             continue
         first, second = modules.get(layer), modules.get(norm)
         once = all(used[name] <= 1 for name in (*params.values(), f"{layer}.weight", f"{layer}.bias"))

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from canon.graph import ChannelGraph, LinearMap, Segment, Space, Stage
+from canon.rewrite.kernels import Ends
 
 Starts = dict[int, int]
 """By where a stretch of an axis starts before: where it starts after."""
 
 
-def resize(graph: ChannelGraph, widths: Mapping[int, int]) -> ChannelGraph:
+def resize(
+    graph: ChannelGraph, widths: Mapping[int, int], kernels: Mapping[str, Sequence[Ends]] = MappingProxyType({})
+) -> ChannelGraph:
     """The graph of the same model with other widths, without tracing it again.
 
     Args:
         graph: The graph before.
         widths: By space id, the widths after; a space that is not listed stays.
+        kernels: By weight of a convolution: what goes of its kernels, with the padding.
     """
     width = {space.id: widths.get(space.id, space.width) for space in graph.spaces}
     rows = [_starts(((s.space, s.offset, s.repeat) for s in linear.rows), width) for linear in graph.maps]
@@ -25,7 +30,10 @@ def resize(graph: ChannelGraph, widths: Mapping[int, int]) -> ChannelGraph:
     stages = _stage_starts(graph, width)
     return replace(
         graph,
-        maps=tuple(_map(linear, width, rows[i], columns[i]) for i, linear in enumerate(graph.maps)),
+        maps=tuple(
+            _map(_less_padded(linear, kernels.get(linear.weight, ())), width, rows[i], columns[i])
+            for i, linear in enumerate(graph.maps)
+        ),
         spaces=tuple(_space(space, width[space.id], rows, columns, stages) for space in graph.spaces),
     )
 
@@ -48,6 +56,13 @@ def _stage_starts(graph: ChannelGraph, width: Mapping[int, int]) -> dict[str, St
     return {
         node: _starts(((s.space, s.offset, s.repeat) for s in stages.values()), width) for node, stages in found.items()
     }
+
+
+def _less_padded(linear: LinearMap, ends: Sequence[Ends]) -> LinearMap:
+    if not ends or linear.cropping is None:
+        return linear
+    cropping = tuple(pad - first for pad, (first, _) in zip(linear.cropping, ends, strict=True))
+    return replace(linear, cropping=cropping, zero_padding=linear.zero_padding and any(cropping))
 
 
 def _map(linear: LinearMap, width: Mapping[int, int], rows: Starts, columns: Starts) -> LinearMap:

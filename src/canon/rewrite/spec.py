@@ -13,25 +13,35 @@ from canon.transforms import ChannelTransform
 
 @dataclass(frozen=True, eq=False)
 class SpaceRewrite:
-    """`y_after[k] = gain[k] · y_before[source[k]]` for rows, `y_before = M · y_after` for columns.
+    """`(L, M, b)`: new channels are `y' = L·y`, old ones `y = M·y' + b`.
 
-    Both may differ from tap to tap in their numbers, never in their pattern: a channel goes to one place.
+    Rows follow with `L`, columns with `W·M`, and what reads constants with `W·b`. Both matrices may differ from tap to
+    tap in their numbers, and `b` from point to point.
     """
 
     before: int
     """Channels before."""
 
     source: Tensor
-    """Channel before that channel k after is made from, int64."""
+    """Channel before that channel k after takes its per-channel parameters from, int64."""
 
     transform: ChannelTransform
-    """M at every tap that is not listed in `transforms`."""
+    """M, but for `factors` and `transforms`."""
 
     gains: Mapping[int, Tensor] = field(default_factory=dict)
     """Factor of channel k after, by tap; 1 at taps that are not listed."""
 
+    factors: Mapping[int, Tensor] = field(default_factory=dict)
+    """By tap: channel j before is so many times what `transform` says."""
+
     transforms: Mapping[int, ChannelTransform] = field(default_factory=dict)
-    """M by tap."""
+    """M by tap, where it differs in more than that."""
+
+    rows: Mapping[int, ChannelTransform] = field(default_factory=dict)
+    """L by tap, transposed, where it is more than `source` and `gains`."""
+
+    constants: Mapping[int, Tensor] = field(default_factory=dict)
+    """b by point; zero at points that are not listed."""
 
     @property
     def after(self) -> int:
@@ -44,37 +54,39 @@ class SpaceRewrite:
 
     def at(self, tap: int) -> ChannelTransform:
         """M at a tap."""
-        return self.transforms.get(tap, self.transform)
+        if tap in self.transforms:
+            return self.transforms[tap]
+        return self.transform.weighted(self.factors[tap]) if tap in self.factors else self.transform
+
+    def rows_at(self, tap: int) -> ChannelTransform:
+        """L at a tap, transposed: `before x after`, as M is."""
+        if tap in self.rows:
+            return self.rows[tap]
+        gain = self.gains.get(tap)
+        gain = torch.ones(self.after, dtype=torch.float64) if gain is None else gain
+        return ChannelTransform.expansion(self.source, gain, self.before)
 
     @staticmethod
     def permutation(order: Tensor) -> SpaceRewrite:
         """Channel `k` after is channel `order[k]` before."""
-        transform = ChannelTransform.permutation(order)
-        return SpaceRewrite(order.numel(), order, transform)
+        return SpaceRewrite(order.numel(), order, ChannelTransform.permutation(order))
 
     @staticmethod
     def scaling(width: int, scales: Mapping[int, Tensor]) -> SpaceRewrite:
-        """Each tap's channels are multiplied by that tap's positive scales."""
+        """Each tap's channels are multiplied by that tap's scales."""
         return SpaceRewrite(
             width,
             torch.arange(width),
             ChannelTransform.identity(width),
             dict(scales),
-            {tap: ChannelTransform.scaling(scale) for tap, scale in scales.items()},
+            {tap: 1 / scale for tap, scale in scales.items()},
         )
 
     @staticmethod
     def merge(keep: Tensor, into: Tensor, factors: Mapping[int, Tensor]) -> SpaceRewrite:
         """Channels `keep` remain; channel `j` before is `factors[tap][j]` times channel `into[j]` after, or zero."""
-        after, width = keep.numel(), into.numel()
-        ones = torch.ones(width, dtype=torch.float64)
-        return SpaceRewrite(
-            width,
-            keep,
-            ChannelTransform.merge(into, ones, after),
-            {},
-            {tap: ChannelTransform.merge(into, factor, after) for tap, factor in factors.items()},
-        )
+        ones = torch.ones(into.numel(), dtype=torch.float64)
+        return SpaceRewrite(into.numel(), keep, ChannelTransform.merge(into, ones, keep.numel()), {}, factors)
 
     @staticmethod
     def expansion(source: Tensor, share: Tensor, before: int) -> SpaceRewrite:

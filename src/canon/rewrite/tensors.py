@@ -3,88 +3,86 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
 from canon.graph.mapped import results
+from canon.rewrite.axes import entries, parameter_axis, repeated
+from canon.rewrite.offsets import offsets
 from canon.rewrite.spec import SpaceRewrite
-from canon.rewrite.weights import Move, apply_grouped, gather_axis, move_axes, rescale_norm, scale_axis
+from canon.rewrite.weights import rescale_norm, scale_axis, write_vector, write_weight
 from canon.transforms import ChannelTransform
 
 Rewrites = Mapping[int, SpaceRewrite]
 """Rewrites by space id; a space that is not listed stays."""
 
+WriteWeight = Callable[[int, LinearMap], Tensor]
+"""Writes the weight of a map, given with its number."""
+
 
 def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """The tensors that change, by first name. Nothing given is modified."""
     changed = results(tensors)
-    for linear in graph.maps:
-        rows = any(s.space in rewrites for s in linear.rows)
-        columns = any(s.space in rewrites for s in linear.columns or ())
-        # A layer that is called twice, or a weight that two layers share, is rewritten once.
-        if (rows or columns) and linear.weight not in changed:
-            changed[linear.weight] = _rewrite_weight(tensors[linear.weight], linear, rewrites, rows, columns)
-        if rows and linear.bias is not None:
-            changed[linear.bias] = rewrite_rows(tensors[linear.bias], linear.rows, rewrites, 0)
-    changed.update(rewrite_stages(tensors, graph, rewrites))
+    for name, tensor in written(tensors, graph, rewrites):
+        changed[name] = tensor
     return changed
 
 
-def _rewrite_weight(weight: Tensor, linear: LinearMap, rewrites: Rewrites, rows: bool, columns: bool) -> Tensor:
-    """Where channels only move and scale on both axes, that is one pass over the weight."""
-    transform = column_transform(linear, rewrites) if columns else None
-    if linear.groups == 1 and (transform is None or transform.is_gather):
-        moves = {linear.row_axis: _row_move(linear.rows, rewrites) if rows else Move()}
-        if transform is not None:
-            moves[linear.column_axis] = Move(transform.rows, None if transform.is_unit else transform.values)
-        return move_axes(weight, moves.get(0, Move()), moves.get(1, Move()))
-    if rows:
-        weight = rewrite_rows(weight, linear.rows, rewrites, linear.row_axis)
-    return weight if transform is None else _apply_columns(transform, weight, linear)
+def written(
+    tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites, write: WriteWeight | None = None
+) -> Iterator[tuple[str, Tensor]]:
+    """Every tensor that changes, one after the other, each once: a layer may be called twice, a tensor shared.
+
+    Args:
+        tensors: The tensors before.
+        graph: Their channel graph.
+        rewrites: What to do.
+        write: Writes weights, where more is known of them than their rewrite.
+    """
+    added, done = offsets(tensors, graph, rewrites), set[str]()
+    for index, linear in enumerate(graph.maps):
+        rows = row_transform(linear, rewrites)
+        read = any(segment.space in rewrites for segment in linear.columns or ())
+        if (rows is not None or read) and linear.weight not in done:
+            done.add(linear.weight)
+            if write is None:
+                columns = column_transform(linear, rewrites)
+                yield linear.weight, write_weight(tensors[linear.weight], linear, rows, columns)
+            else:
+                yield linear.weight, write(index, linear)
+        if linear.bias is not None and linear.bias not in done and (rows is not None or index in added.layers):
+            done.add(linear.bias)
+            yield linear.bias, write_vector(tensors[linear.bias], rows, added.layers.get(index))
+    names = {name for space in graph.spaces for stage in space.stages for name in stage.params.values()}
+    given = {name: added.means[name] if name in added.means else tensors[name] for name in names}
+    yield from {**added.means, **rewrite_stages(given, graph, rewrites)}.items()
 
 
-def rewrite_rows(tensor: Tensor, segments: Sequence[Segment], rewrites: Rewrites, axis: int) -> Tensor:
-    """Rows move and take their gain."""
-    move = _row_move(segments, rewrites)
-    assert move.index is not None, "rows are named one by one"
-    return scale_axis(tensor.index_select(axis, move.index.to(tensor.device)), move.gain, axis)
+def row_transform(linear: LinearMap, rewrites: Rewrites) -> ChannelTransform | None:
+    """What happens to a layer's output axis, one block per segment; None: it stays."""
+    return _side_by_side(linear.rows, rewrites, lambda rewrite, tap: rewrite.rows_at(tap))
 
 
-def _row_move(segments: Sequence[Segment], rewrites: Rewrites) -> Move:
-    index, gains = [], []
-    for segment in segments:
-        rewrite = rewrites.get(segment.space)
-        source = torch.arange(segment.length // segment.repeat) if rewrite is None else rewrite.source
-        index.append(_entries(source, segment.repeat) + segment.offset)
-        gain = None if rewrite is None else rewrite.gain(segment.tap)
-        gains.append(_gain(gain, source.numel(), segment.repeat))
-    return Move(torch.cat(index), _side_by_side(gains))
+def column_transform(linear: LinearMap, rewrites: Rewrites) -> ChannelTransform | None:
+    """The same for its input axis."""
+    return _side_by_side(linear.columns or (), rewrites, lambda rewrite, tap: rewrite.at(tap))
 
 
-def column_transform(linear: LinearMap, rewrites: Rewrites) -> ChannelTransform:
-    """What happens to a layer's input axis: one block per segment."""
-    blocks = []
-    for segment in linear.columns or ():
-        rewrite = rewrites.get(segment.space)
-        if rewrite is None:
-            blocks.append(ChannelTransform.identity(segment.length))
-        else:
-            blocks.append(rewrite.at(segment.tap).lift(segment.repeat))
+def _side_by_side(
+    segments: Sequence[Segment], rewrites: Rewrites, at: Callable[[SpaceRewrite, int], ChannelTransform]
+) -> ChannelTransform | None:
+    if not any(segment.space in rewrites for segment in segments):
+        return None
+    blocks = [
+        at(rewrites[segment.space], segment.tap).lift(segment.repeat)
+        if segment.space in rewrites
+        else ChannelTransform.identity(segment.length)
+        for segment in segments
+    ]
     return blocks[0] if len(blocks) == 1 else ChannelTransform.block_sum(blocks)
-
-
-def rewrite_columns(weight: Tensor, linear: LinearMap, rewrites: Rewrites) -> Tensor:
-    """`W ← W·M` on the input axis."""
-    return _apply_columns(column_transform(linear, rewrites), weight, linear)
-
-
-def _apply_columns(transform: ChannelTransform, weight: Tensor, linear: LinearMap) -> Tensor:
-    if linear.groups > 1:
-        return apply_grouped(transform, weight, linear.groups)
-    return transform.apply(weight, linear.column_axis)
 
 
 def rewrite_stages(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
@@ -115,49 +113,34 @@ def _rewrite_layer(
 ) -> dict[str, Tensor]:
     """One layer's parameters over all the spaces that it belongs to."""
     stage, index = stretches[0], []
-    before: list[Gain] = []
-    after: list[Gain] = []
+    before: list[Tensor | None] = []
+    after: list[Tensor | None] = []
     for stretch in stretches:
-        rewrite = rewrites.get(stretch.space)
+        rewrite, repeat = rewrites.get(stretch.space), stretch.repeat
         source = torch.arange(graph.spaces[stretch.space].width) if rewrite is None else rewrite.source
-        index.append(_entries(source, stretch.repeat) + stretch.offset)
+        index.append(entries(source, repeat, stretch.offset))
         for found, point in ((before, stretch.inputs[0]), (after, stretch.output)):
             gain = None if rewrite is None else rewrite.gain(graph.taps[point])
-            found.append(_gain(gain, source.numel(), stretch.repeat))
-    picked = {role: gather_axis(t, torch.cat(index), _axis(stage, role)) for role, t in given.items()}
-    gain_in, gain_out = _side_by_side(before), _side_by_side(after)
+            found.append(gain if gain is None else repeated(gain, repeat))
+    picked = {
+        role: t.index_select(parameter_axis(stage, role), torch.cat(index).to(t.device)) for role, t in given.items()
+    }
+    gain_in, gain_out = _joined(before, index), _joined(after, index)
     if stage.kind == "norm":
         return _norm(stage, picked, gain_in, gain_out)
     if stage.kind in ("depthwise", "scale"):
         picked["weight"] = scale_axis(picked["weight"], _ratio(gain_out, gain_in), stage.axis)
     if stage.kind in ("depthwise", "shift") and "bias" in picked:
-        picked["bias"] = scale_axis(picked["bias"], gain_out, _axis(stage, "bias"))
+        picked["bias"] = scale_axis(picked["bias"], gain_out, parameter_axis(stage, "bias"))
     return picked
 
 
-def _axis(stage: Stage, role: str) -> int:
-    """The channel axis of a parameter."""
-    return 0 if stage.kind != "shift" and role == "bias" else stage.axis
-
-
-def _entries(channels: Tensor, repeat: int) -> Tensor:
-    """The entries of an axis that belong to channels."""
-    return channels if repeat == 1 else (channels[:, None] * repeat + torch.arange(repeat)).flatten()
-
-
-Gain = tuple[Tensor | None, int]
-"""Factors along a stretch of an axis, and its length; None: all are 1."""
-
-
-def _gain(gain: Tensor | None, channels: int, repeat: int) -> Gain:
-    wide = gain if gain is None or repeat == 1 else gain.repeat_interleave(repeat)
-    return wide, channels * repeat
-
-
-def _side_by_side(gains: Sequence[Gain]) -> Tensor | None:
-    if all(gain is None for gain, _ in gains):
+def _joined(gains: Sequence[Tensor | None], stretches: Sequence[Tensor]) -> Tensor | None:
+    """Factors along an axis, stretch by stretch; None: all are 1."""
+    if all(gain is None for gain in gains):
         return None
-    return torch.cat([torch.ones(n, dtype=torch.float64) if gain is None else gain for gain, n in gains])
+    ones = (torch.ones(stretch.numel(), dtype=torch.float64) for stretch in stretches)
+    return torch.cat([one if gain is None else gain for gain, one in zip(gains, ones, strict=True)])
 
 
 def _norm(

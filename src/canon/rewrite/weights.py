@@ -1,98 +1,128 @@
 """What a rewrite does to tensors: pure arithmetic, no modules.
 
-Letters: `W[o, i, ...]` a weight, `g` gains after the rewrite (one per channel), `M` the consumer's transform.
+`write_weight` is the one place where a weight becomes `L·W·M`, for attack, recovery, alignment and extraction alike.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import prod
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import torch
 from torch import Tensor
 
-from canon._memory import separate
+from canon._memory import Empty, scratch, separate
+from canon.graph import LinearMap
+from canon.rewrite.axes import apart, by_row, kernel_of, side_by_side
+from canon.rewrite.kernels import Ends, inner_places
 from canon.transforms import ChannelTransform
 
-PIECE: Final = 1 << 17
-"""Weights moved at a time on the host: what a core's cache holds."""
+PIECE: Final = 1 << 19
+"""Weights worked on at a time on the host: what a core's cache holds."""
+
+PIECE_ON_DEVICE: Final = 1 << 26
+"""The same on a device, where every step costs a launch."""
+
+Totals = Callable[[Tensor], Tensor]
+"""From numbers of rows to the sums in them, `rows x targets x kernel`, in the order of `ChannelTransform.sums`."""
 
 
-@dataclass(frozen=True, eq=False)
-class Move:
-    """Where the entries of an axis come from, and what they are multiplied by."""
+def write_weight(
+    weight: Tensor,
+    linear: LinearMap,
+    rows: ChannelTransform | None,
+    columns: ChannelTransform | None,
+    *,
+    ends: Sequence[Ends] = (),
+    totals: Totals | None = None,
+    empty: Empty = separate,
+) -> Tensor:
+    """`L·W·M`, some rows at a time, so that each page is written once.
 
-    index: Tensor | None = None
-    """None: they stay where they are."""
+    Args:
+        weight: The layer's weight before.
+        linear: The layer.
+        rows: L, transposed; None: rows stay.
+        columns: M; None: columns stay.
+        ends: What goes of the kernels, axis by axis, of a layer without groups; empty: nothing.
+        totals: What sums of columns are, by rows after, where somebody has decided on that.
+        empty: Where to write it.
+    """
+    source = by_row(weight, linear)
+    kernel = kernel_of(weight.shape, linear)
+    if rows is not None and (linear.groups > 1 or not rows.is_gather):
+        source, rows = rows.apply(source, 0), None
+    source, places = side_by_side(source, linear.groups), None
+    if ends:
+        inside = inner_places(kernel, ends)
+        kernel, places = tuple(inside.shape), inside.flatten().to(source.device)
+        columns = ChannelTransform.identity(source.shape[1]) if columns is None else columns
+    rows, columns = (None if one is None else one.to(source.device) for one in (rows, columns))
+    count = source.shape[0] if rows is None else rows.after
+    size = source.shape[2] if places is None else places.numel()
+    result = empty((count, source.shape[1] if columns is None else columns.after, size), source)
+    numbers = torch.arange(count)
+    room, parts = room_for(numbers, source)
+    for part in parts:
+        written = result[int(part[0]) : int(part[-1]) + 1]
+        piece = _rows(source, rows, part, room)
+        if columns is None:
+            written.copy_(piece)
+        elif places is None:
+            columns.apply(piece, 1, written, None if totals is None else totals(part))
+        else:
+            known = None if totals is None else totals(part).index_select(2, places)
+            columns.apply_inside(piece, places, written, known)
+    flat = apart(result, linear.groups)
+    return flat.view(*flat.shape[:2], *kernel).movedim((0, 1), (linear.row_axis, linear.column_axis)).contiguous()
 
-    gain: Tensor | None = None
-    """None: by 1."""
+
+def _rows(source: Tensor, rows: ChannelTransform | None, part: Tensor, room: Tensor) -> Tensor:
+    """Some rows after, times their gains."""
+    if rows is None:
+        return source[int(part[0]) : int(part[-1]) + 1]
+    chosen = rows.rows[int(part[0]) : int(part[-1]) + 1]
+    picked = pick_rows(source, chosen, room)
+    if rows.sums.scale is None:
+        return picked
+    wide = torch.promote_types(source.dtype, torch.float32)
+    gain = rows.sums.scale[int(part[0]) : int(part[-1]) + 1].to(wide)[:, None, None]
+    return torch.mul(picked, gain, out=room[: part.numel()] if wide == source.dtype else None)
 
 
-def scale_axis(tensor: Tensor, gain: Tensor | None, axis: int, repeat: int = 1) -> Tensor:
-    """Multiply along an axis; `gain` has one entry per channel, the axis `repeat` entries per channel."""
+def pick_rows(source: Tensor, index: Tensor, room: Tensor | None = None) -> Tensor:
+    """Rows by number: a view where they stand in a row, otherwise a copy, made in `room` where that is given."""
+    first, count = int(index[0]), index.numel()
+    if int(index[-1]) - first + 1 == count and bool((index[1:] > index[:-1]).all()):
+        return source[first : first + count]
+    index = index.to(source.device)
+    return torch.index_select(source, 0, index, out=None if room is None else room[:count])
+
+
+def room_for(rows: Tensor, source: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Numbers of rows to work on at a time, and room for the largest of these pieces."""
+    piece = PIECE if source.device.type == "cpu" else PIECE_ON_DEVICE
+    step = max(1, piece // max(1, source.shape[1:].numel()))
+    parts = rows.split(step) if rows.numel() else ()
+    count = parts[0].numel() if parts else 0
+    return scratch((count, *source.shape[1:]), source.dtype, source.device), parts
+
+
+def write_vector(tensor: Tensor, rows: ChannelTransform | None, offset: Tensor | None = None) -> Tensor:
+    """`L·(v + offset)` for a bias."""
+    tensor = tensor.detach()
+    if offset is not None:
+        tensor = (tensor.double() + offset.to(tensor.device)).to(tensor.dtype)
+    return tensor.clone() if rows is None or rows.is_identity else rows.apply(tensor, 0)
+
+
+def scale_axis(tensor: Tensor, gain: Tensor | None, axis: int) -> Tensor:
+    """Multiply along an axis."""
     if gain is None:
         return tensor
     wide = torch.promote_types(tensor.dtype, torch.float32)
-    factor = gain.to(tensor.device)
-    if repeat > 1:
-        factor = factor.repeat_interleave(repeat)
-    shape = [1] * tensor.ndim
-    shape[axis] = -1
-    return (tensor.to(wide) * factor.to(wide).view(shape)).to(tensor.dtype)
-
-
-def gather_axis(tensor: Tensor, source: Tensor, axis: int, repeat: int = 1) -> Tensor:
-    """Take channels along an axis that has `repeat` entries per channel."""
-    index = source.to(tensor.device)
-    if repeat > 1:
-        inner = torch.arange(repeat, device=tensor.device)
-        index = (index[:, None] * repeat + inner).flatten()
-    return tensor.index_select(axis, index)
-
-
-def move_axes(weight: Tensor, first: Move, second: Move) -> Tensor:
-    """`W'[k, l] = g[k]·h[l]·W[i[k], j[l]]` over the first two axes, some rows at a time: each page is written once."""
-    weight, device = weight.detach(), weight.device
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    rows, columns = (None if move.index is None else move.index.to(device) for move in (first, second))
-    gains = [None if move.gain is None else move.gain.to(device, wide) for move in (first, second)]
-    shape = [old if new is None else new.numel() for old, new in zip(weight.shape, (rows, columns), strict=False)]
-    result = separate((*shape, *weight.shape[2:]), weight)
-    ones = [1] * (weight.ndim - 1)
-    step = max(1, PIECE // max(1, prod(result.shape[1:]))) if device.type == "cpu" else shape[0]
-    for start in range(0, shape[0], step):
-        stretch = slice(start, start + step)
-        picked = (weight[stretch] if rows is None else weight.index_select(0, rows[stretch])).to(wide)
-        target = result[stretch]
-        moved = target if wide == weight.dtype else torch.empty_like(target, dtype=wide)
-        if columns is None:
-            moved.copy_(picked)
-        else:
-            torch.index_select(picked, 1, columns, out=moved)
-        if gains[0] is not None:
-            moved.mul_(gains[0][stretch].view(-1, *ones))
-        if gains[1] is not None:
-            moved.mul_(gains[1].view(1, -1, *ones[1:]))
-        if moved is not target:
-            target.copy_(moved)
-    return result
-
-
-def apply_grouped(transform: ChannelTransform, weight: Tensor, groups: int) -> Tensor:
-    """`W·M` for a grouped convolution, `W[o, i/G, ...]`, with M block-diagonal over the groups.
-
-    The groups are folded into the input axis, `W[G·i/G, o/G, ...]`, so that M applies as it is.
-    """
-    out, inner = weight.shape[0], weight.shape[1]
-    kernel = weight.shape[2:]
-    folded = weight.view(groups, out // groups, inner, *kernel).transpose(1, 2)
-    folded = folded.reshape(groups * inner, out // groups, *kernel)
-    result = transform.apply(folded, 0)
-    inner = result.shape[0] // groups
-    result = result.view(groups, inner, out // groups, *kernel).transpose(1, 2)
-    return result.reshape(out, inner, *kernel)
+    shape = [-1 if dimension == axis else 1 for dimension in range(tensor.ndim)]
+    return (tensor.to(wide) * gain.to(tensor.device, wide).view(shape)).to(tensor.dtype)
 
 
 def rescale_norm(
@@ -140,6 +170,4 @@ def fold_norm(
     factor = factor if gamma is None else factor * gamma.double()
     shift = -mean.double() if bias is None else bias.double() - mean.double()
     shift = factor * shift if beta is None else factor * shift + beta.double()
-    shape = [1] * weight.ndim
-    shape[axis] = -1
-    return (weight.double() * factor.view(shape)).to(weight.dtype), shift.to(weight.dtype)
+    return scale_axis(weight.double(), factor, axis).to(weight.dtype), shift.to(weight.dtype)

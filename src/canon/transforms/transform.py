@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Final
 
 import torch
 from torch import Tensor
 
 from canon.errors import TransformError
+
+PIECE: Final = 1 << 19
+"""Weights whose columns are added up at a time on the host."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +149,18 @@ class ChannelTransform:
             self.values.repeat_interleave(repeat),
         )
 
+    def weighted(self, factor: Tensor) -> ChannelTransform:
+        """`diag(factor)·M`: every channel before is so many times what it was."""
+        return ChannelTransform(self.before, self.after, self.rows, self.columns, self.values * factor[self.rows])
+
+    def taking(self, columns: Tensor) -> ChannelTransform:
+        """With some of the channels after alone, given in ascending order."""
+        place = torch.full((self.after,), -1)
+        place[columns] = torch.arange(columns.numel())
+        new = place[self.columns]
+        kept = new >= 0
+        return ChannelTransform(self.before, columns.numel(), self.rows[kept], new[kept], self.values[kept])
+
     def inverse(self) -> ChannelTransform:
         """The transform that undoes a bijective one (permutation and scaling, composed)."""
         if self.before != self.after or self.rows.unique().numel() != self.before:
@@ -155,77 +171,157 @@ class ChannelTransform:
 
     def dense(self) -> Tensor:
         """M as a matrix: the oracle of the tests."""
-        matrix = torch.zeros(self.before, self.after, dtype=torch.float64)
+        matrix = torch.zeros(self.before, self.after, dtype=torch.float64, device=self.rows.device)
         return matrix.index_put_((self.rows, self.columns), self.values, accumulate=True)
 
-    def apply(self, weight: Tensor, axis: int) -> Tensor:
-        """`W·M` along an axis: gather, scale and add over slices, linear in what is read."""
+    def to(self, device: torch.device) -> ChannelTransform:
+        """The same, where a weight is."""
+        if self.rows.device == device:
+            return self
+        entries = (part.to(device) for part in (self.rows, self.columns, self.values))
+        return ChannelTransform(self.before, self.after, *entries)
+
+    def apply(self, weight: Tensor, axis: int, out: Tensor | None = None, totals: Tensor | None = None) -> Tensor:
+        """`W·M` along an axis: every entry is one entry as it was, times a factor, or several added up in float64.
+
+        Args:
+            weight: What is multiplied.
+            axis: Along which.
+            out: Where to write it.
+            totals: What the sums are, where somebody has decided on that; in the order of `sums.targets`.
+        """
         if weight.shape[axis] != self.before:
             raise TransformError(
                 f"the transform reads {self.before} channels, axis {axis} of the weight has {weight.shape[axis]}"
             )
-        if self._is_identity:
-            return weight
-        shape = [1] * weight.ndim
-        shape[axis] = -1
-        device = weight.device
-        if not self.is_gather:
-            return self._summed(weight, axis)
-        picked = weight.index_select(axis, self.rows.to(device))
-        if self.is_unit:
-            return picked
-        return (picked * self.values.to(device, _wide(weight.dtype)).view(shape)).to(weight.dtype)
+        if self.is_identity:
+            return weight if out is None else out.copy_(weight)
+        if self.rows.device != weight.device:
+            return self.to(weight.device).apply(weight, axis, out, totals)
+        if axis and totals is None and not self.is_gather and weight.device.type == "cpu" and weight.numel() > PIECE:
+            rows = max(1, PIECE // (weight.numel() // weight.shape[0]))
+            if rows < weight.shape[0]:
+                whole = torch.cat([self.apply(piece, axis) for piece in weight.split(rows)])
+                return whole if out is None else out.copy_(whole)
+        sums = self.sums
+        if totals is None and sums.members.numel() > 8 * self.after:
+            moved = weight.movedim(axis, -1).double() @ self.dense()
+            result = moved.to(weight.dtype).movedim(-1, axis).contiguous()
+            return result if out is None else out.copy_(result)
+        fits = out is not None and out.dtype == weight.dtype
+        if totals is None and sums.targets.numel():
+            totals = sums.added(weight, axis)
+        result = torch.index_select(weight, axis, sums.lead, out=out if fits else None)
+        result = self._finished(result, axis, totals)
+        return result if out is None or result is out else out.copy_(result)
 
-    def _summed(self, weight: Tensor, axis: int) -> Tensor:
-        """Columns with one entry are gathered, and only those with several added up, in float64."""
+    def _finished(self, picked: Tensor, axis: int, totals: Tensor | None) -> Tensor:
+        """Entries that were picked, in place: times their factors, or what was added up."""
+        sums = self.sums
+        if sums.scale is not None:
+            wide = torch.promote_types(picked.dtype, torch.float32)
+            scale = sums.scale.to(wide).view(_along(axis, picked.ndim))
+            picked = picked.mul_(scale) if wide == picked.dtype else picked.copy_(picked.to(wide) * scale)
+        if sums.empty.numel():
+            picked.index_fill_(axis, sums.empty, 0.0)
+        if totals is not None and sums.targets.numel():
+            picked.index_copy_(axis, sums.targets, totals.to(picked.dtype))
+        return picked
+
+    def apply_inside(self, weight: Tensor, places: Tensor, out: Tensor, totals: Tensor | None = None) -> Tensor:
+        """`W·M` along the second of three axes, at some places of the third alone; written into `out`.
+
+        Args:
+            weight: What is multiplied.
+            places: Of the third axis.
+            out: Where to write it.
+            totals: As for `apply`, at these places.
+        """
+        if out.dtype != weight.dtype or (totals is None and not self.is_gather):
+            return self.apply(weight.index_select(2, places), 1, out, totals)
+        chosen = (self.sums.lead[:, None] * weight.shape[2] + places).flatten()
+        torch.index_select(weight.flatten(1), 1, chosen, out=out.flatten(1))
+        return self._finished(out, 1, totals)
+
+    def summed(self, weight: Tensor, axis: int) -> Tensor:
+        """`W·M` along an axis with every entry added up, in float64."""
+        picked = weight.index_select(axis, self.rows).double().mul_(self.values.view(_along(axis, weight.ndim)))
+        size = [*weight.shape[:axis], self.after, *weight.shape[axis + 1 :]]
+        return picked.new_zeros(size).index_add_(axis, self.columns, picked)
+
+    @cached_property
+    def sums(self) -> Sums:
+        """How the entries after come about."""
+        nothing = self.rows[:0]
+        if self.is_gather:
+            scale = None if bool((self.values == 1).all()) else self.values
+            return Sums(self.rows, scale, nothing, nothing, nothing, nothing, self.values[:0])
         count = torch.bincount(self.columns, minlength=self.after)
-        several = count[self.columns] > 1
-        first = torch.zeros(self.after, dtype=torch.int64)
-        first[self.columns] = torch.arange(self.columns.numel())
         if not self.rows.numel():
-            return weight.new_zeros([*weight.shape[:axis], self.after, *weight.shape[axis + 1 :]])
-        factor, rows = self.values[first], self.rows[first]
-        shape = [1] * weight.ndim
-        shape[axis] = -1
-        device, wide = weight.device, _wide(weight.dtype)
-        result = weight.index_select(axis, rows.to(device)).to(wide)
-        result.mul_(factor.to(device, wide).view(shape))
-        result.index_fill_(axis, torch.nonzero(count == 0).flatten().to(device), 0.0)
-        if int(several.sum()) > 8 * self.after:
-            return self._mixed(weight, axis)
-        if bool(several.any()):
-            target = torch.nonzero(count > 1).flatten()
-            place = torch.zeros_like(count)
-            place[target] = torch.arange(target.numel())
-            picked = weight.index_select(axis, self.rows[several].to(device)).double()
-            picked.mul_(self.values[several].to(device).view(shape))
-            size = list(weight.shape)
-            size[axis] = target.numel()
-            total = torch.zeros(size, dtype=torch.float64, device=device)
-            total.index_add_(axis, place[self.columns[several]].to(device), picked)
-            result.index_copy_(axis, target.to(device), total.to(wide))
-        return result.to(weight.dtype)
-
-    def _mixed(self, weight: Tensor, axis: int) -> Tensor:
-        """Where most columns are sums of many, as a matrix product, in float64."""
-        moved = weight.movedim(axis, -1)
-        return (moved.double() @ self.dense().to(weight.device)).to(weight.dtype).movedim(-1, axis).contiguous()
+            empty = torch.nonzero(count == 0).flatten()
+            return Sums(torch.zeros_like(count), None, empty, nothing, nothing, nothing, self.values)
+        first = (count.cumsum(0) - count).clamp(max=self.rows.numel() - 1)
+        several = count > 1
+        scale = torch.where(count == 1, self.values[first], 1.0)
+        inside = several[self.columns]
+        return Sums(
+            self.rows[first],
+            None if bool((scale == 1).all()) else scale,
+            torch.nonzero(count == 0).flatten(),
+            torch.nonzero(several).flatten(),
+            count[several],
+            self.rows[inside],
+            self.values[inside],
+        )
 
     @cached_property
     def is_gather(self) -> bool:
         """Exactly one entry in every column."""
-        return self.columns.numel() == self.after and bool((self.columns == torch.arange(self.after)).all())
+        return self.columns.numel() == self.after and bool((self.columns[1:] > self.columns[:-1]).all())
 
     @cached_property
-    def is_unit(self) -> bool:
-        """All entries are 1."""
-        return bool((self.values == 1).all())
+    def is_identity(self) -> bool:
+        """Nothing changes."""
+        return (
+            self.before == self.after
+            and self.is_gather
+            and bool((self.values == 1).all())
+            and bool((self.rows == self.columns).all())
+        )
 
-    @cached_property
-    def _is_identity(self) -> bool:
-        return self.before == self.after and self.is_gather and self.is_unit and bool((self.rows == self.columns).all())
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """How the entries of an axis come about in `W·M`."""
+
+    lead: Tensor
+    """For every entry after an entry before: the first of those that are added up."""
+
+    scale: Tensor | None
+    """Factor of every entry after that is one entry; 1 for all others. None: all are 1."""
+
+    empty: Tensor
+    """Entries after that nothing is added up in."""
+
+    targets: Tensor
+    """Entries after that are sums of several."""
+
+    sizes: Tensor
+    """For every target how many entries are added up in it."""
+
+    members: Tensor
+    """Entries before that are added up, those of the first target first."""
+
+    factors: Tensor
+    """For every member its factor."""
+
+    def added(self, weight: Tensor, axis: int) -> Tensor:
+        """The sums of all targets, in float64."""
+        places = torch.repeat_interleave(torch.arange(self.sizes.numel(), device=weight.device), self.sizes)
+        members = ChannelTransform(weight.shape[axis], self.sizes.numel(), self.members, places, self.factors)
+        return members.summed(weight, axis)
 
 
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to multiply in: half precision loses too much."""
-    return dtype if dtype in (torch.float32, torch.float64) else torch.float32
+def _along(axis: int, dimensions: int) -> list[int]:
+    """The shape of a vector that stands along an axis."""
+    return [-1 if dimension == axis else 1 for dimension in range(dimensions)]

@@ -19,15 +19,16 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.errors import KeyFileError, VerificationError
-from canon.graph import ChannelGraph, Example, Space, arguments
+from canon.graph import ChannelGraph, Example, Space, arguments, plain
 from canon.graph.tracer import check_module
 from canon.rewrite import SpaceRewrite, rewrite
 from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, check_complete, coordinates, ratios, survey
-from canon.verify.matching import Matching, check_matching, match, nearest_other
+from canon.verify.matching import Matching, check_matching, match, nearest_other, traded
 from canon.verify.naming import named_alike
+from canon.verify.owner_order import in_owner_order
 from canon.verify.projection import project
 from canon.verify.side import Side, movable
 from canon.verify.traced import Traced
@@ -61,7 +62,8 @@ class SpaceMatch:
     """Median of those distances."""
 
     distinct: float
-    """Share of channels that are nearer to their match than to the reference's next channel by the factor `NEARER`."""
+    """Share of channels that are nearer to their match than to the reference's next channel by the factor `NEARER`; 1
+    where the order is given."""
 
     ambiguous: int
     """Channels that the reference itself does not tell from another one: their order is arbitrary."""
@@ -164,7 +166,12 @@ def align(
         VerificationError: The models are of different architectures or widths.
     """
     check_matching(matching)
+    model = plain(model)
     example = arguments(model, example)
+    check_module(model)
+    reference = plain(reference) if isinstance(reference, nn.Module) else reference
+    if isinstance(reference, nn.Module | Layout | LayoutKey):
+        model = in_owner_order(model, reference, example)
     if isinstance(reference, nn.Module):
         owner = Traced.of(reference, example)
         owner.check_finite()
@@ -247,6 +254,8 @@ class _Aligner:
             paired = torch.arange(space.width) if old is None else old
         else:
             label = step.label if old is None else step.label[old]
+            if space.trading and old is None:
+                label = traded(features, step.features, label, step.label)
             paired = match(features, step.features, label, step.label, self.matching)
             self.match[space.id], self.leader[space.id] = paired, step.leader
             named = coordinates(paired, step.leader, found.scales, step.scales, found.constants)
@@ -268,27 +277,20 @@ class _Aligner:
         found = {}
         for space, paired in self.match.items():
             source = torch.argsort(paired)
-            everyone = torch.arange(source.numel())
-            factors: dict[int, Tensor] = {}
-            if rescale and self.factors[space]:
-                moved = torch.stack(tuple(self.factors[space].values())).index_select(1, source)
-                factors = dict(zip(self.factors[space], moved, strict=True))
+            factors = self.factors[space] if rescale else {}
             found[space] = SpaceRewrite(
                 before=source.numel(),
                 source=source,
                 transform=ChannelTransform.permutation(source),
-                gains={tap: 1 / factor for tap, factor in factors.items()},
-                transforms={
-                    tap: ChannelTransform(source.numel(), source.numel(), source, everyone, factor)
-                    for tap, factor in factors.items()
-                },
+                gains={tap: 1 / factor[source] for tap, factor in factors.items()},
+                factors=factors,
             )
         return found
 
 
 def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
     distance = torch.linalg.vector_norm(features - step.features.index_select(0, paired), dim=1)
-    distinct = distance <= SURE
+    distinct = distance <= SURE if movable(space) else torch.ones_like(distance, dtype=torch.bool)
     unsure = torch.nonzero(~distinct).flatten()
     if unsure.numel():
         chosen = paired[unsure]

@@ -28,10 +28,6 @@ BLIND: Final = 0.5
 DISAGREE: Final = 0.1
 """Outputs disagree if one differs by more."""
 
-CLAIMS: Final = 1 << 30
-"""Claims that somebody may have had stamped before a suspect existed, to bring the one whose mark fits by luck. A mark
-that is to prove something alone, on a network that is not the owner's, must be rarer than that."""
-
 MOST_OF_IT: Final = 0.75
 """Share of the owner's layers and numbers, its head aside, that must be found before a network is called derived."""
 
@@ -68,6 +64,8 @@ def _function(figures: Document, precision: Document) -> Function:
     difference = max(item["difference"] for item in known)
     same = [item["same_decision"] for item in known if item["same_decision"] is not None]
     rounding = _rounding(figures, precision)
+    random = [item.get("correlation") for item in known if item["source"] == "random"]
+    correlation = next((x for x in random if x is not None), None)
     word: FunctionWord = "not decided"
     if difference <= agreeing(figures, precision) and len(known) == len(comparisons):
         word = "agree"
@@ -78,8 +76,10 @@ def _function(figures: Document, precision: Document) -> Function:
     much = f"largest difference {difference:.2g} of their range"
     if rounding > AGREE:
         much += f", where rounding to {precision['compared']} explains {rounding:.2g}"
+    if word == "disagree" and correlation is not None:
+        much += f", correlation {correlation:.2f}"
     reason = f"outputs {says} those of {against} on {total} probes ({much})"
-    return Function(word, reason, difference, min(same) if same else None, probes)
+    return Function(word, reason, difference, min(same) if same else None, probes, correlation)
 
 
 def agreeing(figures: Document, precision: Document) -> float:
@@ -96,7 +96,12 @@ def _rounding(figures: Document, precision: Document) -> float:
 
 def _network(document: Document, function: Function) -> Network:
     found = _found_network(document, function)
-    return found if document["program"] is None else _in_another_program(found, document["program"])
+    if document["program"] is not None:
+        found = _in_another_program(found, document["program"])
+    if found.answer == "unrelated" and function.answer == "agree":
+        reason = f"{found.reason}; but it computes the same, which strangers do not"
+        return replace(found, answer="not decided", reason=reason)
+    return found
 
 
 def _in_another_program(found: Network, program: Document) -> Network:
@@ -218,29 +223,20 @@ def _mark(document: Document) -> MarkAnswer:
     if controls["void"]:
         return MarkAnswer("void", f"the key is void: {controls['reason']}", mark["p_value"])
     limit = min(mark["alpha"], ALPHA)
-    # Who has many keys stamped in advance, in one claim or in many, brings the one that happens to read.
-    tries = CLAIMS * _tries(document["priority"])
-    alone = bool(mark["carries_alone"]) and mark["p_value"] * tries <= limit
     if mark["p_value"] <= limit:
-        return MarkAnswer("read", f"the message is read ({read})", mark["p_value"], alone)
+        return MarkAnswer("read", f"the message is read ({read})", mark["p_value"])
     most = max(controls["matched"])
     if not mark["carries_alone"] and mark["binomial"] <= limit and mark["matched"] > most:
         others = (
             f"{mark['matched']} of {mark['total']} bits, where {len(controls['matched'])} controls have {most} at most"
         )
-        return MarkAnswer("read", f"the message is read ({others})", mark["p_value"], alone)
+        return MarkAnswer("read", f"the message is read ({others})", mark["p_value"])
     if 2.0 ** -mark["total"] > limit:
-        return MarkAnswer("unread", f"{mark['total']} bits are too few to show a mark ({read})", mark["p_value"], alone)
+        return MarkAnswer("unread", f"{mark['total']} bits are too few to show a mark ({read})", mark["p_value"])
     if mark["read_from"] == "recovered":
         why = "the weights do not say in which order the channels stood, so it may be there unread"
-        return MarkAnswer("unread", f"the key's message was not read ({read}); {why}", mark["p_value"], alone)
-    return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"], alone)
-
-
-def _tries(priority: Document) -> int:
-    """How many watermark keys the claim that was presented has places for."""
-    places = [c.get("watermark_places", 1) for c in priority["claims"] if c.get("role") == "presented"]
-    return max([1, *map(int, places)])
+        return MarkAnswer("unread", f"the key's message was not read ({read}); {why}", mark["p_value"])
+    return MarkAnswer("unread", f"the key's message is not in it ({read})", mark["p_value"])
 
 
 def _priority(figures: Document) -> Priority:

@@ -51,6 +51,9 @@ class Function:
     probes: Mapping[str, int] = field(default_factory=dict)
     """How many probes of each source: `random`, or the name of what the user gave."""
 
+    correlation: float | None = None
+    """Of how outputs move from one random probe to the next: 1 where they differ by a factor and offsets alone."""
+
 
 @dataclass(frozen=True)
 class MarkAnswer:
@@ -60,9 +63,6 @@ class MarkAnswer:
     reason: str
     p_value: float | None = None
     """Chance of as many right bits with a random message; None where nothing was read."""
-
-    alone: bool = False
-    """Whether the scheme's reading can carry a verdict by itself."""
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,9 @@ def _wiring(graph: ChannelGraph) -> list[object]:
         ]
         for space in graph.spaces
     ]
-    return [maps, spaces, sorted(graph.taps.items()), sorted(graph.fixed_taps), sorted(graph.signed_taps)]
+    shuffled = sorted([number(name), axis, list(order)] for (name, axis), order in graph.orders.items())
+    taps = [sorted(graph.taps.items()), sorted(graph.fixed_taps), sorted(graph.signed_taps)]
+    return [maps, spaces, *taps, *([shuffled] if shuffled else [])]
 
 
 def _segments(segments: Sequence[Segment]) -> list[list[int]]:

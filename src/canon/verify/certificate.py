@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.errors import VerificationError
-from canon.graph import ChannelGraph, Example, arguments
-from canon.graph.tensors import tensor_names
+from canon.graph import ChannelGraph, Example, arguments, plain
+from canon.graph.experts import channel_tensors
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
 from canon.verify.coverage import NOTHING, Coverage, Uncompared
@@ -214,6 +214,7 @@ def certify(
         VerificationError: The models are of different architectures, or a layer does not exist. Different widths are no
             error: the certificate then says which layers differ.
     """
+    recovered, reference = plain(recovered), plain(reference)
     example = arguments(reference, example)
     theirs = Traced.of(reference, example)
     ours = Traced.like(recovered, example, theirs)
@@ -270,7 +271,7 @@ def _compared(
     alignment: Alignment, reference: Traced, tolerance: float, names: tuple[str, ...], matching: Matching
 ) -> Certificate:
     graph, theirs = reference.graph, reference.tensors
-    ours, _ = tensor_names(alignment.model)
+    ours = channel_tensors(alignment.model, graph.orders)
     weights = layer_weights(graph)
     ambiguous = {space.name: space.ambiguous for space in alignment.spaces}
     touched = layer_spaces(graph)

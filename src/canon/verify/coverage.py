@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from canon.graph.experts import named_apart
 from canon.graph.inputs import map_tensors
 from canon.graph.recorded import traced_alike
 from canon.graph.tensors import meta_clone, tensor_names
@@ -68,9 +69,10 @@ def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[s
     inputs = example if isinstance(example, tuple) else (example,)
     try:
         with traced_alike():
-            return _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
+            found = _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
     except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        return _run(model, inputs)
+        found = _run(model, inputs)
+    return named_apart(found, model)
 
 
 def _run(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[str, ...]:

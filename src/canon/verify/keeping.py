@@ -9,6 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from canon.graph.mapped import put_away
 from canon.verify.layout import Layout, Step
 from canon.verify.portrait import Portrait, pack, unpack
 from canon.verify.side import Part
@@ -19,8 +20,17 @@ FALSE: Final = 1e-4
 MARGIN: Final = 0.7
 """Part of the noise at which rows would just be told apart that is promised: projections of noise vary."""
 
+LARGE: Final = 1 << 24
+"""Bytes of a portrait from which on what it says is unpacked into files: in memory it takes eight times as much."""
+
 SIZES: Final = 40.0
-"""Steps of one byte in which the portrait's scale of a channel is kept, over its exact scale, as a logarithm."""
+"""Steps in which the logarithm of a channel's scale in the portrait, over its exact scale, is kept up to 1."""
+
+FAR_SIZES: Final = 10.0
+"""The same beyond that."""
+
+TURNED: Final = 128
+"""Added to those steps, or taken from them, where the signs of both scales differ."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,8 @@ def portrait_header(portrait: Portrait, layout: Layout) -> tuple[dict[str, Any],
     parts = [[[p.blocks, p.numbers, int(p.exact)] for p in step.parts] for step in portrait.steps]
     kept, blocks = _kept(portrait, layout.steps)
     header = {"numbers": portrait.numbers, "seed": portrait.seed, "parts": parts, "blocks": blocks}
+    if portrait.signed:
+        header["signed"] = True
     header["shuffled"] = [round(step.shuffled, 4) for step in portrait.steps]
     return header, torch.cat([block.flatten() for block in kept])
 
@@ -64,7 +76,7 @@ def _kept(portrait: Portrait, exact: Sequence[Step]) -> tuple[list[Tensor], list
     steps = []
     for step, known in zip(portrait.steps, exact, strict=True):
         runs: list[list[int]] = []
-        sizes = [_pack_sizes(step.scales[tap], known.scales[tap]) for tap in sorted(step.scales)]
+        sizes = [_pack_sizes(step.scales[tap], known.scales[tap], bool(portrait.signed)) for tap in sorted(step.scales)]
         for block in (*pack(step.features, step.parts), *sizes):
             content = (block.shape[1], block.numpy().tobytes())
             if content not in place:
@@ -79,24 +91,52 @@ def _kept(portrait: Portrait, exact: Sequence[Step]) -> tuple[list[Tensor], list
     return kept, steps
 
 
-def _pack_sizes(scale: Tensor, exact: Tensor) -> Tensor:
-    """Scales relative to exact ones; both come from projections of the same rows, and are of the same order."""
+def _pack_sizes(scale: Tensor, exact: Tensor, signed: bool) -> Tensor:
+    """Scales relative to exact ones; both come from projections of the same rows, and are of the same order.
+
+    Behind a gate either may have the other sign, which the upper half of the byte's range says.
+    """
+    ratio = _relative(scale, exact)
+    size = ratio.abs().log()
+    if not signed:
+        return (SIZES * size).clamp(-127, 127).round().to(torch.int8)[:, None]
+    far = (size.abs() - 1).clamp(min=0)
+    steps = (size.sign() * (SIZES * (size.abs() - far) + FAR_SIZES * far)).round()
+    steps = steps.clamp(1 - TURNED // 2, TURNED // 2 - 1)
+    turned = torch.where(steps >= 0, steps - TURNED, steps + TURNED)
+    return torch.where(ratio < 0, turned, steps).to(torch.int8)[:, None]
+
+
+def _relative(scale: Tensor, exact: Tensor) -> Tensor:
     both = (scale != 0) & (exact != 0)
-    ratio = torch.where(both, (scale / torch.where(both, exact, 1.0)).abs(), 1.0)
-    return (SIZES * ratio.log()).clamp(-127, 127).round().to(torch.int8)[:, None]
+    return torch.where(both, scale / torch.where(both, exact, 1.0), 1.0)
 
 
-def _unpack_sizes(block: Tensor, exact: Tensor) -> Tensor:
-    return exact * (block[:, 0].double() / SIZES).exp()
+def _unpack_sizes(block: Tensor, exact: Tensor, signed: bool) -> Tensor:
+    steps = block[:, 0].double()
+    if not signed:
+        return exact * (steps / SIZES).exp()
+    turned = steps.abs() >= TURNED // 2
+    steps = torch.where(turned, steps - steps.sign() * TURNED, steps)
+    far = (steps.abs() - SIZES).clamp(min=0)
+    size = steps.sign() * ((steps.abs() - far) / SIZES + far / FAR_SIZES)
+    return torch.where(turned, -exact, exact) * size.exp()
 
 
 def coarsened(portrait: Portrait, layout: Layout) -> Portrait:
     """A portrait as it comes back from a key."""
+    pairs = list(zip(portrait.steps, layout.steps, strict=True))
+    signed = any(
+        bool((_relative(s, known.scales[t]) < 0).any()) for step, known in pairs for t, s in step.scales.items()
+    )
     steps = []
-    for step, known in zip(portrait.steps, layout.steps, strict=True):
-        scales = {t: _unpack_sizes(_pack_sizes(s, known.scales[t]), known.scales[t]) for t, s in step.scales.items()}
+    for step, known in pairs:
+        scales = {
+            tap: _unpack_sizes(_pack_sizes(scale, known.scales[tap], signed), known.scales[tap], signed)
+            for tap, scale in step.scales.items()
+        }
         steps.append(replace(step, scales=scales))
-    return replace(portrait, steps=tuple(steps))
+    return replace(portrait, steps=tuple(steps), signed=signed or None)
 
 
 def read_portrait(header: Mapping[str, Any], stored: Tensor, steps: Sequence[Step]) -> Portrait:
@@ -105,7 +145,7 @@ def read_portrait(header: Mapping[str, Any], stored: Tensor, steps: Sequence[Ste
     Raises:
         ValueError: Something in it does not fit.
     """
-    numbers, seed = header["numbers"], header["seed"]
+    numbers, seed, signed = header["numbers"], header["seed"], header.get("signed", False) is True
     whole = all(isinstance(value, int) and not isinstance(value, bool) for value in (numbers, seed))
     if not whole or not 1 <= numbers <= 1024 or not 0 <= seed < 1 << 62:
         raise ValueError("the portrait's numbers or seed are out of range")
@@ -131,11 +171,13 @@ def read_portrait(header: Mapping[str, Any], stored: Tensor, steps: Sequence[Ste
                 raise ValueError("a step of the portrait has a block of another shape")
             blocks.append(kept[index])
         sizes = dict(zip(sorted(step.scales), blocks[len(blocks) - len(step.scales) :], strict=True))
-        scales = {tap: _unpack_sizes(block, step.scales[tap]) for tap, block in sizes.items()}
-        found.append(replace(step, features=unpack(blocks, parts), parts=parts, scales=scales, shuffled=luck))
+        scales = {tap: _unpack_sizes(block, step.scales[tap], signed) for tap, block in sizes.items()}
+        features = unpack(blocks, parts)
+        features = put_away(features) if stored.numel() >= LARGE else features
+        found.append(replace(step, features=features, parts=parts, scales=scales, shuffled=luck))
     if taken != stored.numel():
         raise ValueError(f"{stored.numel() - taken} numbers too many in the portrait")
-    return Portrait(tuple(found), numbers, seed, reduced=True)
+    return Portrait(tuple(found), numbers, seed, reduced=True, signed=signed or None)
 
 
 def _whole(value: Any, high: int) -> int:

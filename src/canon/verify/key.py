@@ -26,7 +26,7 @@ from canon._shown import Shown
 from canon._version import __version__
 from canon.describe import SKETCH
 from canon.errors import CanonError, KeyFileError, VerificationError
-from canon.graph import Example, arguments
+from canon.graph import Example, arguments, plain
 from canon.graph.tensors import tensor_names
 from canon.normal import Outline, outline_of
 from canon.rewrite import FoldableNorm, norms_behind_layers
@@ -207,6 +207,7 @@ def register(
             again after stronger changes; `LayoutKey.noise` says how strong.
         seed: Of the key's secret projections; None: a fresh one, which nobody can prepare a model for.
     """
+    model = plain(model)
     traced = Traced.of(model, arguments(model, example))
     seed = secrets.randbits(48) if seed is None else seed
     whole = survey(traced, seed=seed)

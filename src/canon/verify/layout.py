@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from canon.describe import SKETCH, Array, Coordinates, cluster
 from canon.errors import KeyFileError, VerificationError
 from canon.graph import ChannelGraph, Space
+from canon.graph.mapped import keeper
 from canon.verify.architecture import Architecture
 from canon.verify.side import Description, Part, Side, blocks, movable
 from canon.verify.traced import Traced
@@ -95,7 +96,7 @@ class _Surveyor:
     """Works out the steps of one reference."""
 
     def __init__(self, side: Side) -> None:
-        self.graph, self.side = side.graph, side
+        self.graph, self.side, self.keep = side.graph, side, keeper(side.tensors)
         self.steps: list[Step] = []
         self.leader: dict[int, Tensor] = {}
         self.scales: dict[int, dict[int, Tensor]] = {}
@@ -148,7 +149,8 @@ class _Surveyor:
             self._store(space, maps, self.side.describe(space, maps), leader, leader)
 
     def _store(self, space: Space, maps: tuple[int, ...], found: Description, leader: Tensor, label: Tensor) -> None:
-        self.steps.append(Step(space.id, maps, found.features, found.scales, leader, label, parts=found.parts))
+        features = self.keep(found.features)
+        self.steps.append(Step(space.id, maps, features, found.scales, leader, label, parts=found.parts))
         self.leader[space.id] = leader
         self.scales[space.id] = dict(found.scales)
         everyone = torch.arange(space.width)
@@ -164,13 +166,14 @@ class _Surveyor:
         if self.side.available(space) != maps:
             raise VerificationError("not all of the layer's inputs can be described", where=space.name)
         found = self.side.describe(space, maps)
+        features = self.keep(found.features)
         if last is None:
             everyone = torch.arange(space.width)
-            self.steps.append(Step(space.id, maps, found.features, {}, everyone, blocks(space), True, found.parts))
+            self.steps.append(Step(space.id, maps, features, {}, everyone, blocks(space), True, found.parts))
             return
         missing = {tap: scale for tap, scale in found.scales.items() if tap not in self.scales[space.id]}
         leader, label = last.leader, blocks(space)
-        self.steps.append(Step(space.id, maps, found.features, missing, leader, label, True, found.parts))
+        self.steps.append(Step(space.id, maps, features, missing, leader, label, True, found.parts))
 
 
 def check_steps(steps: Iterable[Step]) -> None:

@@ -66,6 +66,22 @@ def match(features: Tensor, reference: Tensor, label: Tensor, reference_label: T
     return found
 
 
+def traded(features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor) -> Tensor:
+    """Labels of blocks that may have changed places: those of the blocks of the reference that they are most like.
+
+    Args:
+        features: `channels x numbers`, float64.
+        reference: The same of the reference.
+        label: The block of each channel, from 0.
+        reference_label: The same of the reference.
+    """
+    blocks = int(reference_label.max()) + 1
+    nearest = torch.cat([torch.cdist(part, reference).argmin(dim=1) for part in features.split(CHUNK)])
+    votes = torch.zeros(blocks, blocks, dtype=torch.int64)
+    votes.index_put_((label, reference_label[nearest]), torch.ones_like(label), accumulate=True)
+    return torch.from_numpy(linear_sum_assignment(votes.numpy(), maximize=True)[1])[label]
+
+
 def nearest_other(
     features: Tensor, label: Tensor, reference: Tensor, reference_label: Tensor, excluded: Tensor
 ) -> Tensor:
@@ -78,15 +94,18 @@ def nearest_other(
         reference_label: Of the reference's channels.
         excluded: For every channel the reference's channel that does not count: its match, or itself.
     """
-    width = features.shape[0]
-    found = torch.full((width,), float("inf"), dtype=torch.float64)
-    for start in range(0, width, CHUNK):
-        end = min(start + CHUNK, width)
-        distances = torch.cdist(features[start:end], reference)
-        distances[label[start:end, None] != reference_label] = float("inf")
-        distances[torch.arange(end - start), excluded[start:end]] = float("inf")
-        found[start:end] = distances.min(dim=1).values
-    return found
+    apart = bool((reference_label != reference_label[0]).any())
+    sizes, columns = reference.square().sum(dim=1), reference.T
+    found = []
+    for start in range(0, features.shape[0], CHUNK):
+        stretch = slice(start, start + CHUNK)
+        # Squares of distances, but for the size of the channel itself, which changes no order.
+        squares = torch.addmm(sizes, features[stretch], columns, alpha=-2)
+        if apart:
+            squares.masked_fill_(label[stretch, None] != reference_label, float("inf"))
+        squares.scatter_(1, excluded[stretch, None], float("inf"))
+        found.append(squares.amin(dim=1))
+    return torch.cat(found).add_(features.square().sum(dim=1)).clamp_(min=0).sqrt_()
 
 
 def _match_sorted(

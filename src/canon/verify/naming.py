@@ -14,8 +14,8 @@ from typing import Any
 from torch import Tensor, fx, nn
 
 from canon.graph import ChannelGraph, Stage, trace
+from canon.graph.experts import channel_tensors
 from canon.graph.inputs import fitting
-from canon.graph.tensors import tensor_names
 from canon.rewrite import FoldableNorm, norms_behind_layers
 from canon.verify.architecture import Architecture
 
@@ -49,7 +49,7 @@ def named_alike(
     if not all(_plain(name) for name in (*expected.shapes, *(pair.norm for pair in norms))):
         return model  # a graph module writes a program that holds these names, and a key may come from anybody
     graph = trace(model, example)
-    tensors, _ = tensor_names(model)
+    tensors = channel_tensors(model)
     ours = Architecture.of(graph, tensors).shapes
     if len(ours) != len(expected.shapes):
         return model

@@ -15,7 +15,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from canon.graph.mapped import is_mapped
+from canon.graph.mapped import is_mapped, keeper, put_away
 from canon.verify.layout import Layout, Step, coordinates
 from canon.verify.shuffled import shuffled_cosine
 from canon.verify.side import Part, Side
@@ -41,6 +41,10 @@ class Portrait:
     reduced: bool = False
     """Whether short kernels were projected as well, so that the portrait holds nothing of the model itself."""
 
+    signed: bool | None = None
+    """Whether some scales have other signs than the layout's, as behind a gate: a key then keeps signs as well. None
+    where they do not, so that claims to older keys hold."""
+
     def features(self, step: Step, features: Tensor, parts: tuple[Part, ...]) -> Tensor:
         """A suspect's features, as this portrait's are."""
         if not self.reduced:
@@ -52,15 +56,15 @@ class Portrait:
 
 def portray(traced: Traced, layout: Layout, numbers: int, seed: int) -> Portrait:
     """The portrait of a model along the steps of its layout."""
-    keep = not any(map(is_mapped, traced.tensors.values()))
-    side = Side(traced.graph, traced.tensors, numbers=numbers, seed=seed, keep=keep)
+    large, keep = any(map(is_mapped, traced.tensors.values())), keeper(traced.tensors)
+    side = Side(traced.graph, traced.tensors, numbers=numbers, seed=seed, keep=not large)
     steps = []
     with torch.no_grad():
         for step in layout.steps:
             space = traced.graph.spaces[step.space]
             told = side.describe(space, step.maps)
             scales = {tap: told.scales[tap] for tap in step.scales}
-            steps.append(replace(step, features=told.features, scales=scales, parts=told.parts))
+            steps.append(replace(step, features=keep(told.features), scales=scales, parts=told.parts))
             if not step.last:
                 everyone = torch.arange(space.width)
                 side.place(space, coordinates(everyone, step.leader, scales, scales, told.constants), frozenset(scales))
@@ -84,7 +88,8 @@ def reduce(portrait: Portrait) -> Portrait:
         if index < final[step.space] and any(part.numbers > 1 for part in parts):
             features, parts = directions(features, parts)  # the last step of a space says all the rest
         features, parts = shorten(features, parts, portrait.numbers, portrait.seed)
-        steps.append(replace(step, features=unpack(pack(features, parts), parts), parts=parts))
+        coarse = unpack(pack(features, parts), parts)
+        steps.append(replace(step, features=put_away(coarse) if is_mapped(step.features) else coarse, parts=parts))
     return Portrait(tuple(steps), portrait.numbers, portrait.seed, reduced=True)
 
 

@@ -121,12 +121,20 @@ class Registered:
         if self.outputs is None:
             return (Comparison("random", 0, None, None, "the key holds no outputs to compare with"),)
         try:
-            ours = fingerprint(outputs_of(suspect, _calls(self.inputs, count)))
+            ours = self.outputs_like(suspect)
         except VerificationError as error:
             return (Comparison("random", count, None, None, error.message),)
         found = compare_outputs(ours.double(), self.outputs.double(), "random")
         # What is compared are projections of outputs; which of these is the largest decides nothing.
         return (Comparison(found.source, found.probes, found.difference, None, found.problem),)
+
+    def outputs_like(self, suspect: nn.Module) -> Tensor:
+        """A suspect's outputs on the key's probes, told as the key's are.
+
+        Raises:
+            VerificationError: The suspect cannot be run on them.
+        """
+        return fingerprint(outputs_of(suspect, _calls(self.inputs, 0 if self.outputs is None else len(self.outputs))))
 
     def header(self) -> dict[str, Any]:
         """What is not a tensor, as JSON."""

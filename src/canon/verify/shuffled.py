@@ -36,7 +36,7 @@ def shuffled_cosine(linear: LinearMap, tensors: Mapping[str, Tensor]) -> float:
         return 1.0
     picked, norms = picked[:COMPARED], norms[:COMPARED]
     compared = len(picked)
-    moved = (picked / norms[:, None])[:SAMPLE, torch.randperm(length, generator=generator)]
+    moved = (picked[:SAMPLE] / norms[:SAMPLE, None])[:, torch.randperm(length, generator=generator)]
     cosine = (moved @ picked.T).abs_().div_(norms).amax(dim=1)
     reached = float(cosine.median())
     usual = (1 - compared ** (-2 / max(1, length - 1))) ** 0.5
@@ -48,4 +48,5 @@ def _not_zero(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Those of some rows that are not zero, flat and in float32, and their norms."""
     flat = rows[chosen.to(rows.device)].flatten(1).float().cpu()
     norms = flat.norm(dim=1)
-    return flat[norms > 0], norms[norms > 0]
+    here = norms > 0
+    return (flat, norms) if bool(here.all()) else (flat[here], norms[here])

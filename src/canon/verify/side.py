@@ -102,6 +102,18 @@ class Side:
         self._taps[space.id] = taps
         self._version[space.id] = self._version.get(space.id, 0) + 1
 
+    def touch(self, space: Space) -> None:
+        """What reads a space was changed: it is to be described again."""
+        self._version[space.id] = self._version.get(space.id, 0) + 1
+
+    def forget(self, space: Space) -> None:
+        """What makes and reads a space was changed: it is to be described again."""
+        self.touch(space)
+        self._parameters = Parameters(self.graph, self.tensors)
+        self._programs.pop(space.id, None)
+        for producer in space.producers:
+            self._sketches.pop(producer.map, None)
+
     def state(self, maps: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
         """What a description by these maps rests on; it changes when their inputs' coordinates do."""
         return tuple(self._versions(self.graph.maps[index]) for index in maps)

@@ -38,7 +38,9 @@ def skeleton(graph: ChannelGraph) -> list[object]:
         ]
         for space in graph.spaces
     ]
-    return [maps, spaces, sorted(graph.taps.items()), sorted(graph.fixed_taps), sorted(graph.signed_taps)]
+    shuffled = sorted([number(name), axis, order] for (name, axis), order in graph.orders.items())
+    taps: list[object] = [sorted(graph.taps.items()), sorted(graph.fixed_taps), sorted(graph.signed_taps)]
+    return [maps, spaces, *taps, *([shuffled] if shuffled else [])]
 
 
 def _segments(segments: Sequence[Segment] | None) -> list[list[int]] | None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, trace, trace_like
-from canon.graph.tensors import not_finite, tensor_names
+from canon.graph.experts import channel_tensors
+from canon.graph.tensors import not_finite
 from canon.verify.architecture import Architecture
 from canon.verify.coverage import used_tensors
 
@@ -29,14 +30,15 @@ class Traced:
     @staticmethod
     def of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Traced:
         """Trace a model."""
-        graph, (tensors, _) = trace(model, example), tensor_names(model)
+        graph = trace(model, example)
+        tensors = channel_tensors(model, graph.orders)
         return Traced(model, example, graph, tensors, Architecture.of(graph, tensors))
 
     @staticmethod
     def like(model: nn.Module, example: Tensor | tuple[Any, ...], other: Traced) -> Traced:
         """Trace a model that is probably built like another one."""
         graph = trace_like(model, example, other.model, other.graph)
-        tensors, _ = tensor_names(model)
+        tensors = channel_tensors(model, graph.orders)
         same = graph is other.graph
         return Traced(model, example, graph, tensors, other.architecture if same else Architecture.of(graph, tensors))
 
@@ -45,7 +47,8 @@ class Traced:
         """The tensors that the forward pass uses, in the order of their first use."""
         return used_tensors(self.model, self.example)
 
-    def check_finite(self) -> None:
-        """Refuse numbers that cannot be compared."""
-        for name in not_finite(self.tensors.items()):
+    def check_finite(self, *, but_layers: bool = False) -> None:
+        """Refuse numbers that cannot be compared; with `but_layers`, not in weights whose rows will be described."""
+        seen = {linear.weight for linear in self.graph.maps} if but_layers else set()
+        for name in not_finite((name, self.tensors[name]) for name in self.tensors if name not in seen):
             raise UnsupportedModelError("the tensor holds NaN or infinity", where=name)

@@ -1,7 +1,8 @@
 """The verdict: a pure function of the four answers, in one table.
 
 Strong words are *matches* and *proved*. Both need the owner's network in the suspect; *proved* also needs a claim that
-was there first. Everything that a stranger could have made afterwards gives neither.
+was there first. Everything that a stranger could have made afterwards gives neither. Nor does a mark alone: a key older
+than the suspect may have been made for what the suspect has from elsewhere.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Rule:
     """The verdict in one sentence; the answers' own reasons follow it."""
 
     function: tuple[str, ...] = ("agree", "disagree", "not decided")
-    alone: bool = False
-    """Whether it rests on the mark alone, which not every scheme can carry."""
+    apart: bool = False
+    """Whether outputs must also move from probe to probe in ways of their own."""
 
     def holds(self, answers: Answers) -> bool:
         """Whether the answers are those of this line."""
@@ -80,9 +81,13 @@ class Rule:
             and answers.mark.answer in self.mark
             and answers.priority.answer in self.priority
             and answers.function.answer in self.function
-            and (answers.mark.alone or not self.alone)
+            and not (self.apart and (answers.function.correlation or 0.0) >= OUTPUTS_ALIKE)
         )
 
+
+OUTPUTS_ALIKE: Final = 0.8
+"""Outputs whose movements over random probes correlate by this were not shown to be something else: a factor on all of
+them, or noise where data hardly are, changes what they are and not what they say."""
 
 FOUND: Final = ("equal", "contained", "derived")
 AWAY: Final = ("unrelated", "not decided")
@@ -92,19 +97,22 @@ ANY_TIME: Final = ("first", "not first", "nothing shown")
 
 AFTERWARDS: Final = "references and keys can be made afterwards, and no claim shows that these were there first"
 
+SHARED: Final = "a key for what the suspect has from elsewhere, a public model or the order of classes, reads as well"
+
 TABLE: Final = (
     Rule(Proved, FOUND, SHOWN, ("first",), "the suspect holds the owner's network, and its claim was there first"),
-    Rule(Proved, AWAY, ("read",), ("first",), "the suspect carries a mark that was claimed first", alone=True),
     Rule(Inconclusive, FOUND, SHOWN, ("not first",), "the networks are related, but this claim was not the first"),
     Rule(Matches, FOUND, SHOWN, ("nothing shown",), f"the suspect holds the owner's network; {AFTERWARDS}"),
     Rule(Inconclusive, FOUND, ("void",), ANY_TIME, "the owner's network is in the suspect, but the key is void"),
     Rule(Inconclusive, FOUND, ("unread",), ANY_TIME, "the owner's network is in the suspect, but no mark was read"),
-    Rule(Inconclusive, AWAY, ("read",), ANY_TIME, "a key reads its message from a network that was not shown to be the "
-         "owner's; such a key can be made afterwards"),
+    Rule(Inconclusive, AWAY, ("read",), ("first",), "a key that was claimed first reads its message from a network "
+         f"that was not shown to be the owner's; {SHARED}"),
+    Rule(Inconclusive, AWAY, ("read",), ("not first", "nothing shown"), "a key reads its message from a network that "
+         "was not shown to be the owner's; such a key can be made afterwards"),
     Rule(Refuted, ("unrelated",), (*HIDDEN, "no key"), ANY_TIME, "the suspect is another network, and it computes "
-         "something else", function=("disagree",)),
+         "something else", function=("disagree",), apart=True),
     Rule(Inconclusive, ("unrelated",), (*HIDDEN, "no key"), ANY_TIME, "the suspect's weights are not the owner's, but "
-         "its outputs were not shown to differ"),
+         "its outputs were not shown to be something else"),
     Rule(Inconclusive, ("not decided",), (*HIDDEN, "no key"), ANY_TIME, "whether it is the owner's network was not "
          "decided"),
 )  # fmt: skip

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from canon.errors import CanonError, KeyFileError, WatermarkError
 from canon.watermarks.data import Dataset
@@ -59,6 +59,11 @@ class Trial:
         if self.message is None:
             object.__setattr__(self, "message", Message.random(seed=1, bits=self.scheme.default_bits))
 
+    @property
+    def example(self) -> Tensor:
+        """An input of the model, as a verification has one."""
+        return self.dataset.images_at(self.dataset.train_images[:1], "cpu")
+
 
 def check(trial: Trial) -> EmbedResult:
     """Run every check; returns the marked model and its key for further tests."""
@@ -97,28 +102,28 @@ def _ships_an_ordinary_model(trial: Trial, result: EmbedResult) -> None:
     layers = weighted_layers(result.model)
     _require(
         bool(result.key.layers) and all(layer in layers for layer in result.key.layers),
-        "the key does not name Conv2d or Linear layers of the model",
+        "the key does not name Conv2d or linear layers of the model",
     )
 
 
 def _reads_its_message(trial: Trial, result: EmbedResult) -> None:
-    found = trial.scheme.extract(result.model, result.key)
+    found = trial.scheme.extract(result.model, result.key, trial.example)
     _require(
         found.similarity >= trial.least_similarity,
         f"similarity {found.similarity:.4f} on the marked model is below {trial.least_similarity}",
     )
     _require(result.key.message == trial.message, "the key holds another message")
     _require(not found.shape_mismatch, "a shape mismatch is reported on the marked model itself")
-    again = trial.scheme.extract(result.model, result.key)
+    again = trial.scheme.extract(result.model, result.key, trial.example)
     _require(again.bits == found.bits, "reading twice gives two results")
 
 
 def _survives_a_file_and_a_new_process(trial: Trial, result: EmbedResult) -> None:
-    expected = trial.scheme.extract(result.model, result.key)
+    expected = trial.scheme.extract(result.model, result.key, trial.example)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "key.safetensors"
         result.key.save(path)
-        read = trial.scheme.extract(result.model, load_key(path))
+        read = trial.scheme.extract(result.model, load_key(path), trial.example)
         # Not the margin: where a tensor lies in memory may change the last digit of a product.
         _require(
             (read.bits, read.similarity) == (expected.bits, expected.similarity),
@@ -141,7 +146,7 @@ def _reads_chance_without_the_mark(trial: Trial, result: EmbedResult) -> None:
         for parameter in stranger.parameters():
             order = torch.randperm(parameter.numel(), generator=generator)
             parameter.copy_(parameter.flatten()[order].view_as(parameter))
-    _require_chance(trial, trial.scheme.similarity(stranger, result.key), "an unmarked model")
+    _require_chance(trial, trial.scheme.similarity(stranger, result.key, trial.example), "an unmarked model")
 
 
 def _reads_chance_with_a_wrong_key(trial: Trial, result: EmbedResult) -> None:
@@ -151,11 +156,11 @@ def _reads_chance_with_a_wrong_key(trial: Trial, result: EmbedResult) -> None:
         message=Message.random(seed=7, bits=len(trial.message)),
         seed=7,
     )
-    _require_chance(trial, trial.scheme.similarity(result.model, wrong), "a wrong key")
+    _require_chance(trial, trial.scheme.similarity(result.model, wrong, trial.example), "a wrong key")
 
 
 def _passes_its_controls(trial: Trial, result: EmbedResult) -> None:
-    controls = trial.scheme.controls(result.model, result.key, seed=1)
+    controls = trial.scheme.controls(result.model, result.key, seed=1, example=trial.example)
     _require(
         not controls.void,
         f"the owner's own key is void, because {controls.reason}; say in `unmarked` which changes take the mark away",
@@ -164,7 +169,7 @@ def _passes_its_controls(trial: Trial, result: EmbedResult) -> None:
 
 def _is_defined_on_other_shapes(trial: Trial, result: EmbedResult) -> None:
     try:
-        found = trial.scheme.extract(trial.wider, result.key)
+        found = trial.scheme.extract(trial.wider, result.key, trial.example)
     except (RuntimeError, IndexError) as error:
         raise ConformanceError(
             f"reading a wider model fails: {error}",

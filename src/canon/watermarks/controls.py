@@ -140,7 +140,7 @@ class Controls:
         """Chance of at least `matched` right bits by luck.
 
         One-sided binomial with the controls' chance of one bit and their number of independent bits, times the places
-        that the key chose from. For a scheme that cannot carry a verdict alone it is also no smaller than the share of
+        that the key chose from. For a scheme whose bits are no fair coins it is also no smaller than the share of
         controls that read as much, the model itself counted as one of them.
         """
         if not 0 <= matched <= self.total:
@@ -233,6 +233,10 @@ class ControlReader(Reader):
     def norms(self, key: Key, images: Tensor | None = None) -> dict[str, str]:
         """The norm behind every marked layer."""
         return dict(self._recorder.get("norms", lambda: super(ControlReader, self).norms(key, images)))
+
+    def places(self, key: Key, images: Tensor) -> dict[str, str]:
+        """Where the units of every marked layer are read."""
+        return dict(self._recorder.get("places", lambda: super(ControlReader, self).places(key, images)))
 
 
 def altered(value: Tensor, kind: Kind, source: Recorder) -> Tensor:

@@ -1,7 +1,8 @@
-"""Labelled images for training, as one frozen value.
+"""Labelled images for training, or texts, as one frozen value.
 
-Where the images come from is none of this file's business: `canon.zoo` fills it from public
-datasets, and a user fills it from their own tensors.
+Where they come from is none of this file's business: `canon.zoo` fills it from public datasets, and a user fills it
+from their own tensors. A text is a row of token ids. Its label is one class, or one for every token: the next token.
+What is said of images elsewhere holds for texts as well.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Augmentation:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training and test images with their labels.
+    """Training and test images, or texts, with their labels.
 
     >>> images, labels = torch.zeros(4, 3, 8, 8), torch.tensor([0, 1, 0, 1])
     >>> data = Dataset("tiny", 2, images, labels, images, labels)
@@ -60,13 +61,13 @@ class Dataset:
     classes: int
     """Number of classes; labels are below it."""
     train_images: Tensor
-    """Normalised float images, `N×C×H×W`."""
+    """Normalised float images, `N×C×H×W`; or token ids, `N×L`, int64."""
     train_labels: Tensor
-    """Class of each training image, int64."""
+    """Class of each training image, int64; of texts also of each token, `N×L`."""
     test_images: Tensor
     """Images that never train."""
     test_labels: Tensor
-    """Class of each test image, int64."""
+    """Class of each test image or token, int64."""
     input_size: int | None = None
     """Height and width that batches are resized to as they are drawn; None leaves them alone."""
     augmentation: Augmentation | None = None
@@ -81,12 +82,21 @@ class Dataset:
                 hint="Embedding a watermark trains the model, so give at least one batch.",
             )
 
+    @property
+    def texts(self) -> bool:
+        """Whether the inputs are token ids."""
+        return not self.train_images.is_floating_point()
+
     def augmented(self, augmentation: Augmentation | None) -> Dataset:
         """The same images, varied as they are drawn for training."""
+        if augmentation is not None and self.texts:
+            raise DataError(f"the dataset '{self.name}' holds texts, which cannot be moved or mirrored")
         return replace(self, augmentation=augmentation)
 
     def resized(self, size: int) -> Dataset:
         """The same images, drawn at another height and width."""
+        if self.texts:
+            raise DataError(f"the dataset '{self.name}' holds texts, which have no height and width")
         return replace(self, input_size=size)
 
     def limited(self, train: int, test: int) -> Dataset:
@@ -140,19 +150,31 @@ class Dataset:
             yield self.images_at(images, device), labels.to(device)
 
 
+def classes_of(labels: Tensor) -> Tensor:
+    """One class for every input; that of a text whose tokens all have one is its last token's.
+
+    >>> classes_of(torch.tensor([[1, 2], [3, 4]]))
+    tensor([2, 4])
+    """
+    return labels if labels.ndim == 1 else labels[:, -1]
+
+
 def _check_split(name: str, split: str, images: Tensor, labels: Tensor, classes: int) -> None:
     where = f"{split} split of '{name}'"
-    if images.ndim != 4 or not images.is_floating_point():
+    texts = images.ndim == 2 and images.dtype == torch.int64
+    if not texts and (images.ndim != 4 or not images.is_floating_point()):
         raise DataError(
-            f"images must be a float tensor of shape N×C×H×W, got {tuple(images.shape)} of {images.dtype}",
+            "inputs must be images, a float tensor of shape N×C×H×W, or token ids, an int64 tensor of shape N×L; "
+            f"got {tuple(images.shape)} of {images.dtype}",
             where=where,
         )
-    if labels.shape != (len(images),) or labels.dtype != torch.int64:
+    shapes = [(len(images),), tuple(images.shape)] if texts else [(len(images),)]
+    if tuple(labels.shape) not in shapes or labels.dtype != torch.int64:
         raise DataError(
             f"expected {len(images)} int64 labels, got {tuple(labels.shape)} of {labels.dtype}",
             where=where,
         )
-    if len(labels) and (int(labels.min()) < 0 or int(labels.max()) >= classes):
+    if labels.numel() and (int(labels.min()) < 0 or int(labels.max()) >= classes):
         raise DataError(
             f"labels run from {int(labels.min())} to {int(labels.max())}, but there are {classes} classes",
             where=where,

@@ -27,7 +27,8 @@ from torch import Tensor, nn
 
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Target
-from canon.watermarks.layers import last_normalised, layer_weight, norms_of
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.norms import last_normalised, norms_of
 from canon.watermarks.passports import PassportBranch, PassportScheme
 
 
@@ -41,7 +42,7 @@ class DeepIpr(PassportScheme):
     settled_margin: ClassVar[float] = 0.03
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last eight convolutions that feed a norm."""
+        """The last eight layers with a norm behind them."""
         return last_normalised(model, images, 8)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:

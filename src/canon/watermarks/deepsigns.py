@@ -23,6 +23,10 @@ short runs here (published: 0.01).
 this a short run leaves activations too far from the centre. They ride along, and do not run in
 evaluation mode, because weights would then chase the running statistics without end.
 
+Of a linear layer, `f` is its own output; of a text, averaged over its tokens. The class of a text whose tokens all
+have a label, as in a language model, is the last one's. By default the last two inner linear layers are
+marked in a model that is made of these.
+
 Unit order and scale at the marked layers matter.
 """
 
@@ -36,16 +40,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from canon.errors import DataError
+from canon.watermarks.data import classes_of
 from canon.watermarks.embedding import Embedding, forward
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
-from canon.watermarks.layers import last_normalised, layer_weight, norms_of
-from canon.watermarks.reading import Reader, Reading, spatial_mean
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.norms import last_hidden, places_of
+from canon.watermarks.reading import Reader, Reading, watched
 from canon.watermarks.schema import (
     integer,
-    require_images,
     require_independent,
+    require_inputs,
     require_norms,
     require_settings,
     require_tensors,
@@ -62,13 +67,13 @@ class ClassCentres(Embedding):
 
     def __init__(self, target: Target) -> None:
         super().__init__()
-        self.norms = norms_of(target.model, target.examples(), target.layers)
-        self.widths = [len(layer_weight(target.model, norm)) for norm in self.norms.values()]
+        self.norms = places_of(target.model, target.examples(), target.layers)
+        self.widths = [len(layer_weight(target.model, place)) for place in self.norms.values()]
         draws, data = target.draws, target.dataset
-        self.chosen_class = draws.whole("class", data.classes)
-        members = (data.train_labels == self.chosen_class).nonzero().flatten()[:SAMPLES]
-        if len(members) == 0:
-            raise DataError(f"no training image of class {self.chosen_class}", where=data.name)
+        classes = classes_of(data.train_labels)
+        present = classes.unique()
+        self.chosen_class = int(present[draws.whole("class", len(present))])
+        members = (classes == self.chosen_class).nonzero().flatten()[:SAMPLES]
         self.register_buffer("samples", data.images_at(data.train_images[members], "cpu"))
         self.parts = shared_out(len(target.message), self.widths)
         self.register_buffer("bits", target.message.tensor(), persistent=False)
@@ -81,26 +86,15 @@ class ClassCentres(Embedding):
 
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """`CE + γ1·(L1 + L2 + L3) + γ2·L4` for every marked layer."""
-        caught: dict[str, Tensor] = {}
-
-        def catch(name: str) -> torch.utils.hooks.RemovableHandle:
-            return model.get_submodule(name).register_forward_hook(
-                lambda _module, _inputs, output: caught.update({name: spatial_mean(output.float())})
-            )
-
-        handles = [catch(norm) for norm in self.norms.values()]
-        try:
-            samples = self.get_buffer("samples")
+        samples = self.get_buffer("samples")
+        with watched(model, self.norms.values()) as caught:
             logits = forward(model, torch.cat([images, samples]))[: len(images)]
-        finally:
-            for handle in handles:
-                handle.remove()
         loss = self.task_loss(logits, labels)
         bits = self.get_buffer("bits").split(self.parts)
         for position, norm in enumerate(self.norms.values()):
             root = self.widths[position] ** 0.5
-            batch, stored = (caught[norm] / root).split([len(images), len(samples)])
-            loss = loss + self.mark_strength * CENTRE_STRENGTH * self._shape(position, batch, labels)
+            batch, stored = (caught[norm].float() / root).split([len(images), len(samples)])
+            loss = loss + self.mark_strength * CENTRE_STRENGTH * self._shape(position, batch, classes_of(labels))
             for carrier in (self.centres[position][self.chosen_class], stored.mean(0)):
                 scores = self.get_buffer(f"projection{position}") @ carrier
                 message = functional.binary_cross_entropy_with_logits(scores, bits[position])
@@ -118,7 +112,7 @@ class ClassCentres(Embedding):
         return total
 
     def key_settings(self) -> dict[str, Setting]:
-        """The norm behind every marked layer, and the chosen class."""
+        """Where the units of every marked layer are read, and the chosen class."""
         return {"norms": self.norms, "class": self.chosen_class}
 
     def key_tensors(self) -> dict[str, Tensor]:
@@ -146,8 +140,8 @@ class DeepSigns(Scheme):
     settled_margin: ClassVar[float] = 0.1
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last two convolutions that feed a norm."""
-        return last_normalised(model, images, 2)
+        """The last two convolutions that feed a norm, or inner linear layers."""
+        return last_hidden(model, images, 2)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every unit."""
@@ -168,17 +162,16 @@ class DeepSigns(Scheme):
             f"projection{position}": (part, width)
             for position, (part, width) in enumerate(zip(parts, widths, strict=True))
         }
-        samples = tuple(key.tensors["samples"].shape) if "samples" in key.tensors else ()
-        require_tensors(key, {"samples": samples, **projections})
-        require_images(key, "samples", SAMPLES)
+        require_tensors(key, projections, besides=("samples",))
+        require_inputs(key, "samples", SAMPLES)
         for name, (part, _) in projections.items():
             if part:
                 require_independent(key.tensors[name].T, name)
 
     def read(self, reader: Reader, key: Key) -> Reading:
         """Project the mean activation of the stored images."""
-        norms = reader.norms(key, key.tensors["samples"])
-        widths = {norms[layer]: shape[0] for layer, shape in key.shapes.items()}
+        places = reader.places(key, key.tensors["samples"])
+        widths = {places[layer]: shape[0] for layer, shape in key.shapes.items()}
         outputs = reader.activations(widths, key.tensors["samples"])
         scores = [
             key.tensors[f"projection{position}"].float() @ (output.mean(0) / output.shape[1] ** 0.5)

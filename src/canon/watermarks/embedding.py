@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from canon.errors import WatermarkError
 from canon.watermarks.key import Setting
 
 
@@ -33,7 +34,7 @@ class Embedding(nn.Module, ABC):
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Cross entropy: what a model without a mark is trained on."""
-        return functional.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
+        return functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), label_smoothing=self.label_smoothing)
 
     def penalty(self, model: nn.Module) -> Tensor:
         """A loss term that depends on the weights alone."""
@@ -68,9 +69,18 @@ def mixed_precision(device: torch.device) -> AbstractContextManager[object]:
 def forward(model: nn.Module, images: Tensor) -> Tensor:
     """Logits in float32, computed in mixed precision where that pays."""
     with mixed_precision(images.device):
-        logits = model(images)
-    assert isinstance(logits, Tensor), "a classifier returns one tensor"
-    return logits.float()
+        return logits_of(model(images)).float()
+
+
+def logits_of(output: object) -> Tensor:
+    """The scores in what a model returns: a tensor, or the `logits` of a model of transformers."""
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise WatermarkError(
+            f"the model returns a {type(output).__name__}, and not scores over classes",
+            hint="Wrap it in a module that returns them.",
+        )
+    return logits
 
 
 def hinge(values: Tensor, signs: Tensor, margin: float = 0.1) -> Tensor:

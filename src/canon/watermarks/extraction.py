@@ -35,7 +35,7 @@ class Extraction:
     alternatives: int = 1
     """Among how many places the key was free to choose the one that fits best; luck has as many tries."""
     carries_alone: bool = True
-    """Whether bits of a wrong key are fair coins, so that the mark alone can rule out luck (`Scheme.carries_alone`)."""
+    """Whether bits of a wrong key are fair coins, so that a binomial tail rules out luck (`Scheme.carries_alone`)."""
 
     @property
     def total(self) -> int:

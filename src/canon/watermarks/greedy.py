@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from canon.watermarks.embedding import Embedding, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
-from canon.watermarks.layers import last_convolutions, layer_weight
+from canon.watermarks.layers import last_layers, layer_weight
 from canon.watermarks.reading import Reader, Reading
 from canon.watermarks.schema import hexadecimal, refused, require_positive, require_settings, require_tensors
 from canon.watermarks.signature import MODULUS_BITS, SignedStatement, sign
@@ -92,8 +92,8 @@ class Greedy(Scheme):
     settled_margin: ClassVar[float] = 0.05
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last four undivided convolutions."""
-        return last_convolutions(model, 4)
+        """The last four undivided convolutions, or inner linear layers."""
+        return last_layers(model, images, 4)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every 16 weights."""

@@ -101,7 +101,7 @@ class Scheme(ABC):
     """Margin from which the message counts as in with room to spare."""
     carries_alone: ClassVar[bool] = True
     """Whether the bits that a key reads from a model without its mark are fair coins. They are where the key is drawn
-    and never trained; where it is not so, no p-value of the mark alone is small enough for a verdict."""
+    and never trained; where it is not so, the p-value is a share of controls."""
     unmarked: ClassVar[tuple[Kind, ...]] = KINDS
     """Changes to the marked layers that take the mark away; the key is read after them, as a control."""
 
@@ -159,7 +159,7 @@ class Scheme(ABC):
         home = next(model.parameters()).device
 
         def inspect(trained: nn.Module) -> MarkState:
-            found = self.extract(trained, self._key(target, embedding))
+            found = self.extract(trained, self._key(target, embedding), target.examples(1))
             return MarkState(found.similarity, found.margin >= self.settled_margin)
 
         history = train(
@@ -177,7 +177,7 @@ class Scheme(ABC):
         return EmbedResult(
             model=shipped,
             key=key,
-            extraction=self.extract(shipped, key),
+            extraction=self.extract(shipped, key, target.examples(1)),
             history=history,
             seconds=time.perf_counter() - started,
         )
@@ -248,9 +248,9 @@ class Scheme(ABC):
         return judged(self.name, self.carries_alone, key, reader, reading)
 
     @final
-    def similarity(self, model: nn.Module, key: Key) -> float:
+    def similarity(self, model: nn.Module, key: Key, example: Tensor | None = None) -> float:
         """The native similarity alone."""
-        return self.extract(model, key).similarity
+        return self.extract(model, key, example).similarity
 
     def _target(
         self,

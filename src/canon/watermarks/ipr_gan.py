@@ -9,7 +9,8 @@ of weight 1 keeps them. The similarity is the share of right signs; a bit is rea
 scales that carry it.
 
 Deviations: published for the norms of GAN generators, here for a classifier's: by default those
-behind the last two convolutions that feed a norm directly. The authors' owner string is our message.
+behind the last two convolutions that feed a norm directly, or behind the last two linear layers that write to what a
+LayerNorm or RMSNorm reads next. The authors' owner string is our message.
 
 Channel order matters; positive scale does not.
 """
@@ -24,7 +25,8 @@ from torch import Tensor, nn
 from canon.watermarks.embedding import Embedding, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
-from canon.watermarks.layers import last_normalised, layer_weight, norms_of
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.norms import last_normalised, norms_of
 from canon.watermarks.reading import Reader, Reading, read_signs
 from canon.watermarks.schema import require_norms, require_settings, require_tensors
 
@@ -66,7 +68,7 @@ class IprGan(Scheme):
     settled_margin: ClassVar[float] = 0.05
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last two convolutions that feed a norm."""
+        """The last two layers with a norm behind them."""
         return last_normalised(model, images, 2)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:

@@ -19,7 +19,8 @@ running averages instead, training can keep ahead of them, and the signs are gon
 unit weighs `0.006` in the loss, where the authors weigh the mean of all by 0.1: runs are short here,
 and layers of 192 to 1280 units must all be filled.
 
-By default the last convolution that feeds a norm is marked. Unit order matters.
+By default the last convolution that feeds a norm is marked. The units of a linear layer are its own outputs, averaged
+over the tokens of a text; the last inner one is marked in a model that is made of these. Unit order matters.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from torch import Tensor, nn
 from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
-from canon.watermarks.layers import last_normalised, layer_weight, norms_of
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.norms import last_hidden, places_of
 from canon.watermarks.reading import Reader, Reading, read_signs, watched
-from canon.watermarks.schema import refused, require_images, require_norms, require_settings, require_tensors
+from canon.watermarks.schema import refused, require_inputs, require_norms, require_settings, require_tensors
 
 STRENGTH = 0.006
 TRIGGERS = 16
@@ -45,7 +47,7 @@ class KeyedUnits(Embedding):
 
     def __init__(self, target: Target) -> None:
         super().__init__()
-        self.norms = norms_of(target.model, target.examples(), target.layers)
+        self.norms = places_of(target.model, target.examples(), target.layers)
         widths = [len(layer_weight(target.model, norm)) for norm in self.norms.values()]
         self.widths = widths
         images = target.dataset.train_images
@@ -67,7 +69,7 @@ class KeyedUnits(Embedding):
         return loss + self.mark_strength * STRENGTH * hinge(units, signs).sum(), logits
 
     def key_settings(self) -> dict[str, Setting]:
-        """The norm behind every marked layer."""
+        """Where the units of every marked layer are read."""
         return {"norms": self.norms}
 
 
@@ -80,8 +82,8 @@ class IprIc(Scheme):
     settled_margin: ClassVar[float] = 0.03
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last convolution that feeds a norm."""
-        return last_normalised(model, images, 1)
+        """The last convolution that feeds a norm, or inner linear layer."""
+        return last_hidden(model, images, 1)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every unit."""
@@ -95,21 +97,15 @@ class IprIc(Scheme):
         """The norm behind every marked layer, trigger images, and a sign for every unit."""
         require_settings(key, ("norms",))
         require_norms(key, key.shapes)
-        require_tensors(
-            key,
-            {
-                "trigger": tuple(key.tensors["trigger"].shape) if "trigger" in key.tensors else (),
-                "key_signs": (sum(shape[0] for shape in key.shapes.values()),),
-            },
-        )
-        require_images(key, "trigger", TRIGGERS)
+        require_tensors(key, {"key_signs": (sum(shape[0] for shape in key.shapes.values()),)}, besides=("trigger",))
+        require_inputs(key, "trigger", TRIGGERS)
         if not bool((key.tensors["key_signs"].abs() == 1).all()):
             raise refused("the tensor 'key_signs' must hold −1 and 1 alone")
 
     def read(self, reader: Reader, key: Key) -> Reading:
         """Signs of the keyed units on the stored trigger."""
-        norms = reader.norms(key, key.tensors["trigger"])
-        widths = {norms[layer]: shape[0] for layer, shape in key.shapes.items()}
+        places = reader.places(key, key.tensors["trigger"])
+        widths = {places[layer]: shape[0] for layer, shape in key.shapes.items()}
         outputs = reader.activations(widths, key.tensors["trigger"])
         units = torch.cat([output.mean(0) for output in outputs])
         return read_signs(units * key.tensors["key_signs"].float(), key.message)

@@ -1,26 +1,49 @@
 """Which layers of a model can carry a mark.
 
-Defaults must make sense on any convolutional network, so they are counted from the end of the model
-in module order and never by name.
+Defaults must make sense on any network, so they are counted from the end of the model in module order and never by
+name. A model with more linear layers than convolutions, such as a transformer, is marked in those.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from canon.errors import WatermarkError
 
-Weighted = nn.Conv2d | nn.Linear
-"""A layer with a weight matrix: rows are outputs, columns are inputs."""
+
+def transposed(module: nn.Module) -> bool:
+    """Whether this is the Conv1D of transformers: a linear layer whose weight has inputs as rows."""
+    package = sys.modules.get("transformers.pytorch_utils")
+    return package is not None and isinstance(module, package.Conv1D)
 
 
-def weighted_layers(model: nn.Module) -> dict[str, Weighted]:
-    """Every Conv2d and Linear by name, in module order."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
+def is_linear(module: nn.Module) -> bool:
+    """Whether this is a linear layer, however its weight lies; its channels are the last axis."""
+    return isinstance(module, nn.Linear) or transposed(module)
+
+
+def weighted_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Every Conv2d and linear layer by name, in module order."""
+    return {
+        name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d) or is_linear(module)
+    }
+
+
+def undivided_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """Every linear layer and every convolution without groups, in module order."""
+    return {
+        name: layer
+        for name, layer in weighted_layers(model).items()
+        if not isinstance(layer, nn.Conv2d) or layer.groups == 1
+    }
 
 
 def undivided_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
@@ -33,110 +56,83 @@ def undivided_convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
     }
 
 
-def last_convolutions(model: nn.Module, count: int) -> tuple[str, ...]:
-    """The last `count` undivided convolutions, or as many as there are."""
-    names = tuple(undivided_convolutions(model))
+def made_of_linear(model: nn.Module) -> bool:
+    """Whether a model has more linear layers than undivided convolutions."""
+    return 2 * len(undivided_convolutions(model)) < len(undivided_layers(model))
+
+
+def last_layers(model: nn.Module, images: Tensor, count: int) -> tuple[str, ...]:
+    """The last `count` undivided convolutions, or inner linear layers of a model that is made of these."""
+    names = tuple(inner_linear(model, images)) if made_of_linear(model) else tuple(undivided_convolutions(model))
     if not names:
         raise WatermarkError(
-            "the model has no undivided convolution to carry a watermark",
+            "the model has no undivided convolution and no inner linear layer to carry a watermark",
             hint="Name the layers to use.",
         )
     return names[-count:]
 
 
-def normalised_convolutions(model: nn.Module, images: Tensor) -> dict[str, str]:
-    """Undivided convolutions whose output goes straight into an affine BatchNorm2d: {conv: norm}.
+def inner_linear(model: nn.Module, images: Tensor) -> dict[str, nn.Module]:
+    """Linear layers whose output is not the model's, and whose weight no other module has, in module order.
 
-    Found by watching one forward pass, which holds for any way the model is written.
+    A head that is tied to an embedding is neither.
     """
-    written: list[tuple[str, Tensor]] = []
-    pairs: dict[str, str] = {}
+    made: list[tuple[str, Tensor]] = []
+    linear = {name: layer for name, layer in weighted_layers(model).items() if is_linear(layer)}
 
-    def watch_convolution(name: str) -> torch.utils.hooks.RemovableHandle:
-        module = model.get_submodule(name)
-        return module.register_forward_hook(lambda _module, _inputs, output: written.append((name, output)))
+    def watch(name: str, layer: nn.Module) -> RemovableHandle:
+        return layer.register_forward_hook(lambda _module, _inputs, output: made.append((name, output)))
 
-    def watch_norm(name: str, module: nn.Module) -> torch.utils.hooks.RemovableHandle:
-        def look(_module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-            pairs.update({source: name for source, value in written if value is inputs[0]})
+    with run_once(model, images, [watch(name, layer) for name, layer in linear.items()]) as result:
+        given = set(_memory(result))
+    last = {name for name, output in made if set(_memory(output)) & given}
+    tied = tied_layers(model)
+    return {name: layer for name, layer in linear.items() if name not in last | tied}
 
-        return module.register_forward_pre_hook(look)
 
-    handles = [watch_convolution(name) for name in undivided_convolutions(model)]
-    handles += [
-        watch_norm(name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, nn.BatchNorm2d) and module.affine
-    ]
+def tied_layers(model: nn.Module) -> set[str]:
+    """Layers whose weight another module has too, as a head may have an embedding's."""
+    uses = Counter(id(value) for module in model.modules() for value in module._parameters.values())
+    layers = weighted_layers(model).items()
+    return {name for name, layer in layers if uses[id(layer._parameters.get("weight"))] > 1}
+
+
+def _memory(value: object) -> Iterator[int]:
+    """Where the tensors in what a module returned lie."""
+    if isinstance(value, Tensor):
+        yield value.untyped_storage().data_ptr()
+    elif isinstance(value, Mapping):
+        for entry in value.values():
+            yield from _memory(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from _memory(entry)
+
+
+@contextmanager
+def run_once(model: nn.Module, images: Tensor, handles: Iterable[RemovableHandle]) -> Iterator[object]:
+    """What the model returns in evaluation mode; the hooks are gone and its mode is restored afterwards."""
     training = model.training
     try:
         model.eval()
         with torch.no_grad():
-            model(images)
+            result: object = model(images)
     finally:
         model.train(training)
         for handle in handles:
             handle.remove()
-    return {name: pairs[name] for name in undivided_convolutions(model) if name in pairs}
-
-
-def written_norms(model: nn.Module) -> dict[str, str]:
-    """`normalised_convolutions` from the model's program, where there are no images to run: {conv: norm}."""
-    import torch.fx
-
-    try:
-        graph = torch.fx.symbolic_trace(model).graph
-    except Exception as error:  # tracing runs the user's own code on stand-ins for tensors
-        raise WatermarkError(
-            f"the norms behind the marked layers cannot be found without an input: {type(error).__name__}: {error}",
-            hint="Give an example input.",
-        ) from error
-    convolutions = undivided_convolutions(model)
-    modules = dict(model.named_modules())
-    pairs: dict[str, str] = {}
-    for node in graph.nodes:
-        norm = modules.get(str(node.target)) if node.op == "call_module" else None
-        if not isinstance(norm, nn.BatchNorm2d) or not norm.affine or not node.args:
-            continue
-        source = node.args[0]
-        if isinstance(source, torch.fx.Node) and source.op == "call_module" and source.target in convolutions:
-            pairs[str(source.target)] = str(node.target)
-    return {name: pairs[name] for name in convolutions if name in pairs}
-
-
-def last_normalised(model: nn.Module, images: Tensor, count: int) -> tuple[str, ...]:
-    """The last `count` convolutions with a norm of their own, or as many as there are."""
-    names = tuple(normalised_convolutions(model, images))
-    if not names:
-        raise WatermarkError(
-            "no convolution of this model feeds a batch norm, which this scheme needs",
-            hint="Choose a scheme that marks weights, such as uchida17.",
-        )
-    return names[-count:]
-
-
-def norms_of(model: nn.Module, images: Tensor, layers: Iterable[str]) -> dict[str, str]:
-    """The norm that each named convolution feeds."""
-    pairs = normalised_convolutions(model, images)
-    for layer in layers:
-        if layer not in pairs:
-            raise WatermarkError(
-                "the layer is not an undivided convolution followed by a batch norm, which this scheme needs",
-                where=layer,
-                hint=f"Layers that are: {_sample(pairs)}.",
-            )
-    return {layer: pairs[layer] for layer in layers}
+    yield result
 
 
 def check_layers(model: nn.Module, layers: Iterable[str]) -> None:
-    """Raise unless every name is a Conv2d or Linear of this model, named once."""
+    """Raise unless every name is a Conv2d or linear layer of this model, named once."""
     known = weighted_layers(model)
     seen: set[str] = set()
     for layer in layers:
         if layer not in known:
             raise WatermarkError(
                 f"the model has no Conv2d or Linear layer '{layer}'",
-                hint=f"Its layers are: {_sample(known)}.",
+                hint=f"Its layers are: {sample(known)}.",
             )
         if layer in seen:
             raise WatermarkError(f"the layer '{layer}' is named twice")
@@ -158,13 +154,15 @@ def architecture(model: nn.Module) -> str:
 
 
 def layer_weight(model: nn.Module, layer: str) -> Tensor:
-    """The weight of a Conv2d or Linear layer."""
-    weight = model.get_submodule(layer).weight
+    """The weight of a layer or norm, outputs first: writing to it writes to the model."""
+    module = model.get_submodule(layer)
+    weight = module.weight
     assert isinstance(weight, Tensor), f"{layer} has no weight"
-    return weight
+    return weight.t() if transposed(module) else weight
 
 
-def _sample(names: Mapping[str, object], most: int = 6) -> str:
+def sample(names: Mapping[str, object], most: int = 6) -> str:
+    """Some of the names, for a message."""
     listed = list(names)
     if len(listed) <= most:
         return ", ".join(listed) or "none"

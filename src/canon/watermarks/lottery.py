@@ -22,7 +22,7 @@ agree by definition and would lift chance level to 0.66. A weight counts as zero
 its layer's largest, so that float dust left by a rewrite does not read as a kept cell.
 
 By default every Linear and every undivided convolution with a spatial kernel is pruned; where none
-of these has room for the code, every undivided layer is.
+of these has room for the code, every undivided layer is. A head that is tied to an embedding is left alone.
 
 Exact output and input order matter; scale does not.
 """
@@ -45,7 +45,7 @@ from canon.watermarks.controls import Kind
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Learn, Scheme, Target
 from canon.watermarks.key import Key, Setting
-from canon.watermarks.layers import layer_weight, weighted_layers
+from canon.watermarks.layers import is_linear, layer_weight, tied_layers, undivided_layers
 from canon.watermarks.message import Message
 from canon.watermarks.reading import Reader, Reading
 from canon.watermarks.schema import integer, refused, require_settings, require_tensors
@@ -168,16 +168,14 @@ class Lottery(Scheme):
     unmarked: ClassVar[tuple[Kind, ...]] = ("redrawn", "permuted")  # a sign does not change what is zero
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """Linear layers and undivided convolutions, spatial ones alone if they have room."""
-        undivided = {
-            name: layer
-            for name, layer in weighted_layers(model).items()
-            if isinstance(layer, nn.Linear) or layer.groups == 1
-        }
+        """Linear layers that are not tied, and undivided convolutions, spatial ones alone if they have room."""
+        tied = tied_layers(model)
+        undivided = {name: layer for name, layer in undivided_layers(model).items() if name not in tied}
+        weights = {name: layer_weight(model, name) for name in undivided}
         spatial = tuple(
-            name for name, layer in undivided.items() if isinstance(layer, nn.Linear) or layer.weight[0, 0].numel() > 1
+            name for name, layer in undivided.items() if is_linear(layer) or weights[name][0, 0].numel() > 1
         )
-        if any(has_room(undivided[name].weight) for name in spatial):
+        if any(has_room(weights[name]) for name in spatial):
             return spatial
         return tuple(undivided)
 

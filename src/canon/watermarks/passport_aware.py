@@ -27,7 +27,8 @@ from torch.nn import functional
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Target
 from canon.watermarks.key import Key
-from canon.watermarks.layers import layer_weight, normalised_convolutions, weighted_layers
+from canon.watermarks.layers import layer_weight, weighted_layers
+from canon.watermarks.norms import norms_behind
 from canon.watermarks.passports import PassportBranch, PassportScheme
 
 REDUCTION = 4
@@ -78,7 +79,7 @@ class PassportAware(PassportScheme):
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every channel with a passport."""
-        pairs = normalised_convolutions(model, images)
+        pairs = norms_behind(model, images)
         return sum(len(layer_weight(model, layer)) for layer in layers if layer in pairs)
 
     def prepare(self, target: Target) -> Embedding:

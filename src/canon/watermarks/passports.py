@@ -3,10 +3,11 @@
 Shared by deepipr and passport_aware. With a passport `P` of the layout of a convolution's input, the
 private scale is `γ = spatial mean of conv(P)`. A convolution is linear, so this is `γ_o = ⟨W_o, K⟩`,
 where `K` is the mean over all output positions of the patches of `P` that the kernel sees. The key
-keeps `K`, which is exact, and small for layers with large images.
+keeps `K`, which is exact, and small for layers with large images. The passport of a linear layer is a text: rows of
+its inputs, of which `K` is the mean.
 
 The private path is the model with the scales and shifts of chosen norms replaced, and with running
-statistics of its own at every norm. It exists while training and when the owner runs it; the shipped
+statistics of its own at every batch norm. It exists while training and when the owner runs it; the shipped
 model is the public path alone.
 """
 
@@ -20,6 +21,7 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from canon.errors import WatermarkError
@@ -28,7 +30,8 @@ from canon.watermarks.derive import Draws
 from canon.watermarks.embedding import Embedding, forward, hinge
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key, Setting
-from canon.watermarks.layers import layer_weight, normalised_convolutions
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.norms import norms_behind
 from canon.watermarks.reading import Reader, Reading, read_signs, sign_agreement
 from canon.watermarks.schema import (
     LARGEST_STATISTIC,
@@ -58,10 +61,10 @@ def mean_patch(passport: Tensor, convolution: nn.Conv2d) -> Tensor:
     return patches.mean(2)[0]
 
 
-def draw_passport(convolution: nn.Conv2d, draws: Draws, name: str) -> Tensor:
-    """`K` of a passport that is uniform in [−1, 1]."""
-    shape = (1, convolution.in_channels, PASSPORT_SIZE, PASSPORT_SIZE)
-    return mean_patch(draws.uniform(name, *shape) * 2 - 1, convolution)
+def draw_passport(layer: nn.Module, inputs: int, draws: Draws, name: str) -> Tensor:
+    """`K` of a passport that is uniform in [−1, 1]: an image for a convolution, a text for a linear layer."""
+    passport = draws.uniform(name, 1, inputs, PASSPORT_SIZE, PASSPORT_SIZE) * 2 - 1
+    return mean_patch(passport, layer) if isinstance(layer, nn.Conv2d) else passport.mean((0, 2, 3))
 
 
 class PassportBranch(Embedding):
@@ -72,22 +75,23 @@ class PassportBranch(Embedding):
 
     def __init__(self, target: Target) -> None:
         super().__init__()
-        pairs = normalised_convolutions(target.model, target.examples())
+        pairs = norms_behind(target.model, target.examples())
         self.norms = {layer: pairs[layer] for layer in target.layers if layer in pairs}
         if not self.norms:
             raise WatermarkError(
-                "none of these layers is a convolution followed by a batch norm, which can take a passport",
+                "none of these layers is a convolution followed by a batch norm, or a linear layer before a norm over "
+                "channels: these can take a passport",
                 where=", ".join(target.layers),
             )
         self.widths: list[int] = []
         for position, (layer, norm) in enumerate(self.norms.items()):
-            convolution = target.model.get_submodule(layer)
-            assert isinstance(convolution, nn.Conv2d), f"{layer} feeds a norm"
-            if type(target.model.get_submodule(norm)) is not nn.BatchNorm2d:
+            module, behind = target.model.get_submodule(layer), target.model.get_submodule(norm)
+            if isinstance(behind, nn.BatchNorm2d) and type(behind) is not nn.BatchNorm2d:
                 raise WatermarkError("passports need a plain BatchNorm2d", where=norm)
-            self.widths.append(convolution.out_channels)
-            self.register_buffer(f"scale{position}", draw_passport(convolution, target.draws, f"scale {layer}"))
-            self.register_buffer(f"shift{position}", draw_passport(convolution, target.draws, f"shift {layer}"))
+            outputs, inputs = layer_weight(target.model, layer).shape[:2]
+            self.widths.append(outputs)
+            self.register_buffer(f"scale{position}", draw_passport(module, inputs, target.draws, f"scale {layer}"))
+            self.register_buffer(f"shift{position}", draw_passport(module, inputs, target.draws, f"shift {layer}"))
         self.all_norms = [name for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)]
         for position, name in enumerate(self.all_norms):
             width = len(layer_weight(target.model, name))
@@ -128,7 +132,7 @@ class PassportBranch(Embedding):
         return task + self.mark_strength * marks, logits
 
     def key_settings(self) -> dict[str, Setting]:
-        """Layers with a passport and their norms, and all norms in the order of their statistics."""
+        """Layers with a passport and their norms, and all batch norms in the order of their statistics."""
         return {"norms": self.norms, "all norms": self.all_norms}
 
 
@@ -142,7 +146,7 @@ def private_path(
 
     `statistics` has the private running mean and variance of every batch norm, which a training pass
     updates; `affine` has the private scale and shift where there is a passport. The public
-    statistics stay as they are.
+    statistics stay as they are. A norm over channels has no statistics.
     """
     norms: list[tuple[nn.BatchNorm2d, float | None]] = []
     handles = []
@@ -151,6 +155,7 @@ def private_path(
         assert isinstance(norm, nn.BatchNorm2d), f"{name} is a batch norm"
         norms.append((norm, norm.momentum))
         handles.append(_divert(norm, moments, affine.get(name, (norm.weight, norm.bias))))
+    handles += [_rescale(model.get_submodule(name), *pair) for name, pair in affine.items() if name not in statistics]
     try:
         for norm, _ in norms:
             norm.momentum = 0.0
@@ -173,6 +178,25 @@ def _divert(
     return norm.register_forward_hook(private)
 
 
+def _rescale(norm: nn.Module, scale: Tensor, shift: Tensor) -> torch.utils.hooks.RemovableHandle:
+    """Replace the output of a norm over channels by the private one; RMSNorm gains a shift."""
+    bare = {name: torch.zeros_like(value) for name, value in norm.named_parameters()}
+    inside = False
+
+    def private(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
+        nonlocal inside
+        if inside:
+            return None
+        inside = True
+        try:
+            scaled: Tensor = functional_call(module, {**bare, "weight": scale}, inputs)
+        finally:
+            inside = False
+        return scaled + shift
+
+    return norm.register_forward_hook(private)
+
+
 class PassportScheme(Scheme):
     """What deepipr and passport_aware have in common."""
 
@@ -183,8 +207,9 @@ class PassportScheme(Scheme):
         if not isinstance(norms, Mapping) or not norms or not set(norms) <= set(key.shapes):
             raise refused("the setting 'norms' must name the norms behind marked layers")
         require_norms(key, norms)
-        if not isinstance(names, list) or len(set(names)) != len(names) or not set(norms.values()) <= set(names):
-            raise refused("the setting 'all norms' must name every norm of the model once")
+        averaging = {norm for layer, norm in norms.items() if len(key.shapes[layer]) > 2}
+        if not isinstance(names, list) or len(set(names)) != len(names) or not averaging <= set(names):
+            raise refused("the setting 'all norms' must name every batch norm of the model once")
         shapes = self.private_shapes(key)
         statistics = [f"{kind}{position}" for kind in ("mean", "variance") for position in range(len(names))]
         widths = {

@@ -9,7 +9,7 @@ A key is a stranger's data, so what it says about the model is looked up in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from canon.errors import CanonError, KeyFileError, WatermarkError
 from canon.watermarks.key import Key
-from canon.watermarks.layers import normalised_convolutions, weighted_layers, written_norms
+from canon.watermarks.layers import is_linear, layer_weight, transposed, undivided_layers
 from canon.watermarks.message import Message
+from canon.watermarks.norms import norms_behind, places_behind, written_norms
 
 PIXELS_AT_ONCE: Final = 1 << 20
 """Most pixels of a channel that are run through the model at once."""
@@ -81,25 +82,39 @@ class Reader:
         return [self.weight(layer, shape) for layer, shape in key.shapes.items()]
 
     def parameter(self, module: str, name: str, shape: Sequence[int]) -> Tensor:
-        """A module's parameter in the expected shape, as float32 on the CPU."""
-        value = getattr(self._module(module), name, None)
+        """A module's parameter in the expected shape, outputs first, as float32 on the CPU."""
+        owner = self._module(module)
+        value = getattr(owner, name, None)
         if not isinstance(value, Tensor):
             raise WatermarkError(f"the module has no parameter '{name}'", where=module)
+        if name == "weight" and transposed(owner):
+            value = value.t()
         return self._fit(f"{module}.{name}", value.detach().float().cpu(), shape)
 
     def layer_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every undivided Conv2d's and every Linear's weight, as the model has them."""
-        return {
-            name: tuple(layer.weight.shape)
-            for name, layer in weighted_layers(self._model).items()
-            if isinstance(layer, nn.Linear) or layer.groups == 1
-        }
+        """The shape of every undivided layer's weight, outputs first, as the model has them."""
+        return {name: tuple(layer_weight(self._model, name).shape) for name in undivided_layers(self._model)}
 
     def norms(self, key: Key, images: Tensor | None = None) -> dict[str, str]:
         """The norm behind every marked layer, found in the model; a key that says otherwise is refused."""
         if images is None:
             images = self._example
-        pairs = written_norms(self._model) if images is None else self._watched_norms(images[:1])
+        if images is not None:
+            pairs = self._watched(norms_behind, images[:1])
+        elif any(is_linear(self._module(layer)) for layer in key.shapes):
+            raise WatermarkError(
+                "the norms behind linear layers are found by running the model once", hint="Give an example input."
+            )
+        else:
+            pairs = written_norms(self._model)
+        return self._confirmed(key, pairs)
+
+    def places(self, key: Key, images: Tensor) -> dict[str, str]:
+        """Where the units of every marked layer are read, found in the model; a key that says otherwise is refused."""
+        return self._confirmed(key, self._watched(places_behind, images[:1]))
+
+    @staticmethod
+    def _confirmed(key: Key, pairs: Mapping[str, str]) -> dict[str, str]:
         said = key.settings.get("norms")
         assert isinstance(said, Mapping), "checked by the schema"
         for layer, norm in said.items():
@@ -112,19 +127,19 @@ class Reader:
                 )
         return {layer: pairs[layer] for layer in key.shapes if layer in said}
 
-    def _watched_norms(self, images: Tensor) -> dict[str, str]:
+    def _watched(self, find: Callable[[nn.Module, Tensor], dict[str, str]], images: Tensor) -> dict[str, str]:
         with foreign_images():
-            return normalised_convolutions(self._model, self._as_input(images))
+            return find(self._model, self._as_input(images))
 
     def _as_input(self, images: Tensor) -> Tensor:
         first = next(self._model.parameters())
-        return images.to(first.device, first.dtype)
+        return images.to(first.device, first.dtype if images.is_floating_point() else images.dtype)
 
     def activations(self, widths: Mapping[str, int], images: Tensor) -> list[Tensor]:
         """The modules' outputs on these images, averaged over space: images × width, on the CPU."""
         for module in widths:
             self._module(module)
-        few = max(1, PIXELS_AT_ONCE // max(1, images[0, 0].numel()))
+        few = max(1, PIXELS_AT_ONCE // max(1, images[0].numel() // (images.shape[1] if images.ndim == 4 else 1)))
         with torch.no_grad(), foreign_images():
             parts = [pooled_outputs(self._model, widths, self._as_input(part)) for part in images.split(few)]
         outputs = [torch.cat(part) for part in zip(*parts, strict=True)]
@@ -196,13 +211,13 @@ def foreign_images() -> Iterator[None]:
 
 @contextmanager
 def watched(model: nn.Module, modules: Iterable[str]) -> Iterator[dict[str, Tensor]]:
-    """These modules' outputs, averaged over space, of the forward pass inside this block."""
+    """These modules' outputs, averaged over space or over a text, of the forward pass inside this block."""
     names = list(modules)
     caught: dict[str, Tensor] = {}
 
     def catch(name: str) -> torch.utils.hooks.RemovableHandle:
         return model.get_submodule(name).register_forward_hook(
-            lambda _module, _inputs, output: caught.update({name: spatial_mean(output)})
+            lambda module, _inputs, output: caught.update({name: spatial_mean(output, last=is_linear(module))})
         )
 
     handles = [catch(name) for name in names]
@@ -217,13 +232,15 @@ def watched(model: nn.Module, modules: Iterable[str]) -> Iterator[dict[str, Tens
         caught[name] = caught.pop(name)  # in the order they were asked for
 
 
-def spatial_mean(activation: Tensor) -> Tensor:
-    """Images × channels, averaged over whatever axes follow; always a new tensor.
+def spatial_mean(activation: Tensor, last: bool = False) -> Tensor:
+    """Images × channels, averaged over all other axes; always a new tensor. Channels are the second axis, or the last.
 
     Take it inside a hook: a later in-place operation (`out += identity`, an in-place ReLU) would
     change the activation itself.
     """
-    return activation.clone() if activation.ndim == 2 else activation.flatten(2).mean(2)
+    if activation.ndim == 2:
+        return activation.clone()
+    return activation.flatten(1, -2).mean(1) if last else activation.flatten(2).mean(2)
 
 
 def read_signs(values: Tensor, message: Message, similarity: float | None = None) -> Reading:

@@ -17,8 +17,10 @@ Deviations:
   wider than independent bits would (0.35 to 0.78 was seen).
 - The bank stands in for independently trained models, which would cost a training run each: the
   starting `w` with more and more noise, so that `F` does not read the message from the model that
-  training began with; Gaussian vectors with the moments of `w`; and shuffles of `w`, so that `F` says
-  nothing about a model whose channels lie elsewhere.
+  training began with; Gaussian vectors with the moments of `w`; shuffles of `w`, entry by entry and
+  channel by channel, so that `F` says nothing about a model whose channels lie elsewhere: it would else
+  know its own model by what all channels have in common, such as kernels of which only the centre was
+  ever trained.
 - `w` is centred and scaled by its moments at the start, which the key stores; raw means of hundreds
   of weights are too small for `F` to see. `F` and `D` train with RMSprop at 1e-3 for the short runs
   here, where the authors use 5e-5 for hundreds of epochs.
@@ -30,6 +32,7 @@ Input order and scale matter; output order does not.
 
 from __future__ import annotations
 
+from math import prod
 from typing import ClassVar
 
 import torch
@@ -39,7 +42,7 @@ from torch.nn import functional
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key
-from canon.watermarks.layers import last_convolutions, layer_weight
+from canon.watermarks.layers import last_layers, layer_weight
 from canon.watermarks.reading import Reader, Reading
 from canon.watermarks.schema import require_independent, require_positive, require_settings, require_tensors
 from canon.watermarks.uchida17 import mean_kernel_size, mean_kernels
@@ -87,6 +90,8 @@ class Riga(Embedding):
         self.extractor = network(len(vector), len(target.message), target.generator)
         self.detector = network(len(vector), 1, target.generator)
         self.register_buffer("start", self.vector(target.model).detach(), persistent=False)
+        shapes = [layer_weight(target.model, layer).shape for layer in self.layers]
+        self.blocks = [(shape[1], prod(shape[2:])) for shape in shapes]
         self.register_buffer("bits", target.message.tensor(), persistent=False)
 
     def _raw(self, model: nn.Module) -> Tensor:
@@ -103,7 +108,15 @@ class Riga(Embedding):
         near_start = self.get_buffer("start") + amounts * torch.randn(shape, device=vector.device)
         gaussian = torch.randn(shape, device=vector.device) * vector.std() + vector.mean()
         order = torch.rand(shape, device=vector.device).argsort(1)
-        return torch.cat([near_start, gaussian, vector[order]])
+        return torch.cat([near_start, gaussian, vector[order], self._moved(vector)])
+
+    def _moved(self, vector: Tensor) -> Tensor:
+        """The vector with the channels of every layer in other orders, each kernel as it is."""
+        parts = []
+        for part, (channels, size) in zip(vector.split([c * k for c, k in self.blocks]), self.blocks, strict=True):
+            order = torch.rand(BANK_PART, channels, device=vector.device).argsort(1)
+            parts.append(part.view(channels, size)[order].flatten(1))
+        return torch.cat(parts, 1)
 
     def before_epoch(self, model: nn.Module) -> None:
         """Five detector steps and twenty extractor steps on the current weights."""
@@ -160,8 +173,8 @@ class Riga21(Scheme):
     carries_alone: ClassVar[bool] = False
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last two undivided convolutions."""
-        return last_convolutions(model, 2)
+        """The last two undivided convolutions, or inner linear layers."""
+        return last_layers(model, images, 2)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every entry of the mean kernels, and no more than the hidden layer has."""

@@ -37,6 +37,11 @@ LARGEST_STATISTIC: Final = 1e30
 MOST_PIXELS: Final = 16 * 3 * 640 * 640
 """Most numbers in the images of a key."""
 
+LONGEST_TOKENS: Final = 1 << 15
+"""Most tokens in a text of a key."""
+
+LARGEST_TOKEN: Final = 1 << 31
+
 PARALLEL: Final = 0.999
 """Two columns of a projection with a cosine beyond this are one and the same carrier."""
 
@@ -71,9 +76,14 @@ def require_settings(key: Key, names: Iterable[str]) -> None:
     _same_names("setting", key.settings, names)
 
 
-def require_tensors(key: Key, shapes: Mapping[str, tuple[int, ...]], largest: float = LARGEST) -> None:
-    """Raise unless the key has exactly these tensors, of these shapes, with float numbers up to `largest`."""
-    _same_names("tensor", key.tensors, shapes)
+def require_tensors(
+    key: Key, shapes: Mapping[str, tuple[int, ...]], largest: float = LARGEST, besides: tuple[str, ...] = ()
+) -> None:
+    """Raise unless the key has exactly these tensors, of these shapes, with float numbers up to `largest`.
+
+    Those `besides` must be there too, and are checked elsewhere.
+    """
+    _same_names("tensor", key.tensors, {*shapes, *besides})
     for name, shape in shapes.items():
         require_numbers(key, name, shape, largest)
 
@@ -95,9 +105,16 @@ def require_positive(key: Key, name: str) -> None:
         raise refused(f"the tensor '{name}' must be above zero")
 
 
-def require_images(key: Key, name: str, most: int) -> None:
-    """Raise unless a tensor holds 1 to `most` images of a sensible size."""
+def require_inputs(key: Key, name: str, most: int) -> None:
+    """Raise unless a tensor holds 1 to `most` images, or texts as token ids, of a sensible size."""
     shape = tuple(key.tensors[name].shape)
+    if key.tensors[name].dtype == torch.int64:
+        if len(shape) != 2 or not 0 < shape[0] <= most or not 0 < shape[1] <= LONGEST_TOKENS:
+            raise refused(f"the tensor '{name}' of shape {_times(shape)} must be 1 to {most} short texts")
+        low, high = key.tensors[name].aminmax()
+        if not 0 <= int(low) <= int(high) < LARGEST_TOKEN:
+            raise refused(f"the tensor '{name}' must hold token ids, which are not negative and below {LARGEST_TOKEN}")
+        return
     if len(shape) != 4 or not 0 < shape[0] <= most or not 0 < prod(shape) <= MOST_PIXELS:
         raise refused(f"the tensor '{name}' of shape {_times(shape)} must be 1 to {most} images of a sensible size")
     require_numbers(key, name, shape)
@@ -120,7 +137,7 @@ def require_independent(columns: Tensor, name: str) -> None:
 
 
 def require_norms(key: Key, layers: Iterable[str]) -> None:
-    """Raise unless the setting `norms` names one norm, and no norm twice, for exactly these layers."""
+    """Raise unless the setting `norms` names one norm (or other place), and none twice, for exactly these layers."""
     norms = key.settings["norms"]
     if not isinstance(norms, Mapping) or set(norms) != set(layers):
         raise refused("the setting 'norms' must name the norm behind every marked layer")

@@ -21,7 +21,7 @@ from torch import nn
 
 from canon.errors import WatermarkError
 from canon.watermarks.data import Augmentation, Dataset
-from canon.watermarks.embedding import Embedding
+from canon.watermarks.embedding import Embedding, logits_of
 
 RISING: Final = 0.3
 """Share of one cycle in which the rate rises."""
@@ -186,7 +186,7 @@ def train(
 
 
 def accuracy(model: nn.Module, dataset: Dataset, *, batch_size: int = 256) -> float:
-    """Share of test images that the model, in evaluation mode, classifies rightly."""
+    """Share of test images, or tokens, that the model, in evaluation mode, classifies rightly."""
     device = next(model.parameters()).device
     training = model.training
     right = 0
@@ -194,10 +194,10 @@ def accuracy(model: nn.Module, dataset: Dataset, *, batch_size: int = 256) -> fl
         model.eval()
         with torch.no_grad():
             for images, labels in dataset.test_batches(batch_size, device):
-                right += int((model(images).argmax(1) == labels).sum())
+                right += int((logits_of(model(images)).argmax(-1) == labels).sum())
     finally:
         model.train(training)
-    return right / max(1, len(dataset.test_labels))
+    return right / max(1, dataset.test_labels.numel())
 
 
 def _epoch(
@@ -228,9 +228,9 @@ def _epoch(
         optimizer.step()
         embedding.after_step(model)
         # Summed on the device: reading a number every step would make a GPU wait.
-        total += loss.detach() * len(labels)
-        right += (logits.detach().argmax(1) == labels).sum()
-        seen += len(labels)
+        total += loss.detach() * labels.numel()
+        right += (logits.detach().argmax(-1) == labels).sum()
+        seen += labels.numel()
     return float(total) / seen, float(right) / seen
 
 

@@ -25,7 +25,7 @@ from torch.nn import functional
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Scheme, Target
 from canon.watermarks.key import Key
-from canon.watermarks.layers import last_convolutions, layer_weight
+from canon.watermarks.layers import last_layers, layer_weight
 from canon.watermarks.reading import Reader, Reading
 from canon.watermarks.schema import require_independent, require_settings, require_tensors
 
@@ -69,8 +69,8 @@ class Uchida17(Scheme):
     settled_margin: ClassVar[float] = 0.5
 
     def default_layers(self, model: nn.Module, images: Tensor) -> tuple[str, ...]:
-        """The last two undivided convolutions."""
-        return last_convolutions(model, 2)
+        """The last two undivided convolutions, or inner linear layers."""
+        return last_layers(model, images, 2)
 
     def capacity(self, model: nn.Module, layers: tuple[str, ...], images: Tensor) -> int:
         """One bit for every entry of the mean kernels."""

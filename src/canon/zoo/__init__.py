@@ -15,7 +15,9 @@ from canon.zoo.models import (
     input_size,
     model,
     model_names,
+    reads_texts,
 )
+from canon.zoo.training import train_options
 
 __all__ = [
     "DEFAULT_SIZE",
@@ -29,4 +31,6 @@ __all__ = [
     "input_size",
     "model",
     "model_names",
+    "reads_texts",
+    "train_options",
 ]

@@ -1,7 +1,7 @@
-"""Public datasets by name, always as 3-channel 32×32 normalised float images.
+"""Public datasets by name, always as 3-channel 32×32 normalised float images; and `library`, which is texts.
 
-`digits` comes with scikit-learn and needs no download. MNIST and CIFAR are read from a folder: as
-torchvision lays them out, or as npz files. Nothing is downloaded unless the caller asks.
+`digits` comes with scikit-learn and `library` with Python; neither needs a download. MNIST and CIFAR are read from a
+folder: as torchvision lays them out, or as npz files. Nothing is downloaded unless the caller asks.
 
 npz files: `mnist.npz` with `x_train`, `y_train`, `x_test`, `y_test`; for CIFAR a folder of that
 name with `train*.npz` and `test.npz`, each holding `images` (`N×32×32×3`, uint8) and `labels`.
@@ -23,8 +23,10 @@ from torch.nn import functional
 from canon.errors import DataError, MissingExtraError
 from canon.watermarks.data import Dataset
 from canon.zoo.compatibility import import_torchvision
+from canon.zoo.text import library_texts
 
 _SIZE: Final = 32
+_LIBRARY: Final = "library"
 _CLASSES: Final = {"digits": 10, "mnist": 10, "cifar10": 10, "cifar100": 100}
 _MEAN: Final = {
     "digits": (0.3053,),
@@ -46,17 +48,19 @@ Raw = tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 
 def dataset_names() -> tuple[str, ...]:
     """Every dataset that `dataset` knows."""
-    return tuple(_CLASSES)
+    return (*_CLASSES, _LIBRARY)
 
 
 def dataset(name: str, folder: str | Path | None = None, *, download: bool = False) -> Dataset:
-    """Load a dataset by name; all but `digits` are read from `folder`.
+    """Load a dataset by name; all but `digits` and `library` are read from `folder`.
 
     >>> dataset("digits").train_images.shape[1:]
     torch.Size([3, 32, 32])
     """
+    if name == _LIBRARY:
+        return library_texts()
     if name not in _CLASSES:
-        raise DataError(f"no dataset '{name}'", hint=f"Known: {', '.join(_CLASSES)}.")
+        raise DataError(f"no dataset '{name}'", hint=f"Known: {', '.join(dataset_names())}.")
     raw = _digits() if name == "digits" else _from_folder(name, folder, download)
     train_images, train_labels, test_images, test_labels = raw
     return Dataset(

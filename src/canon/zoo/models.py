@@ -3,6 +3,7 @@
 Nothing is rewritten for small images unless it is asked for: the four models of the paper run as they are. A name is
 looked up in torchvision first and then in timm; the prefix `timm:` asks for timm's. The prefix `small:` gives one of
 torchvision's residual networks a stem for images of 32 pixels: a 3×3 convolution without stride, and no pooling.
+`text` is Canon's own small language model.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from canon.errors import ZooError
 from canon.zoo.compatibility import import_timm, import_torchvision
+from canon.zoo.text import CONTEXT, VOCABULARY, LanguageModel
 
 PAPER_MODELS: Final = ("resnet18", "efficientnet_b0", "inception_v3", "densenet121")
 """The four architectures of the paper's evaluation."""
@@ -31,10 +33,11 @@ _WITHOUT_AUXILIARY_HEAD: Final = {
 }
 _TIMM_PREFIX: Final = "timm:"
 _SMALL_PREFIX: Final = "small:"
+_TEXT: Final = "text"
 
 
 def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
-    """Build an untrained model with `classes` outputs, in evaluation mode.
+    """Build an untrained model with `classes` outputs, in evaluation mode; of `text`, these are always the bytes.
 
     The initial weights depend on `seed` alone; torch's global random state is left as it was.
 
@@ -47,7 +50,9 @@ def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
     source, bare = _resolve(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if source == "torchvision":
+        if reads_texts(name):
+            built = LanguageModel()
+        elif source == "torchvision":
             extra: dict[str, Any] = _WITHOUT_AUXILIARY_HEAD.get(bare, {})
             built = import_torchvision().models.get_model(bare, weights=None, num_classes=classes, **extra)
         else:
@@ -58,9 +63,16 @@ def model(name: str, *, classes: int = 10, seed: int = 0) -> nn.Module:
     return built.eval()
 
 
+def reads_texts(name: str) -> bool:
+    """Whether this model is fed token ids, and not images."""
+    return name == _TEXT
+
+
 def input_size(name: str) -> int:
     """Height and width of the images this model is fed: 32, or the least it can take."""
     source, bare = _resolve(name)
+    if reads_texts(name):
+        return DEFAULT_SIZE
     if source == "torchvision":
         if bare.startswith("vit_"):
             return 224
@@ -76,9 +88,11 @@ def input_size(name: str) -> int:
 
 
 def example_input(name: str, *, batch: int = 2, seed: int = 0) -> Tensor:
-    """A random batch of images of the size this model is fed."""
-    size = input_size(name)
+    """A random batch of images of the size this model is fed, or of texts."""
     generator = torch.Generator().manual_seed(seed)
+    if reads_texts(name):
+        return torch.randint(VOCABULARY, (batch, CONTEXT), generator=generator)
+    size = input_size(name)
     return torch.randn(batch, 3, size, size, generator=generator)
 
 
@@ -96,6 +110,8 @@ def _give_small_stem(built: Any) -> None:
 
 def _resolve(name: str) -> tuple[str, str]:
     """Which library builds this name, and what that library calls it."""
+    if reads_texts(name):
+        return "canon", name
     if name.startswith(_SMALL_PREFIX):
         bare = name.removeprefix(_SMALL_PREFIX)
         if not bare.startswith(("resnet", "resnext", "wide_resnet")) or bare not in model_names():

@@ -27,9 +27,12 @@ _CIFAR: Final = TrainOptions(
     clipping=5.0,
     mark_strength=0.1,
 )
+_LIBRARY: Final = TrainOptions(
+    epochs=4, batch_size=32, learning_rate=4e-3, schedule="one-cycle", clipping=1.0, cooldown=1
+)
 _SMALL_STEM: Final = replace(_CIFAR, learning_rate=0.5)
 
-_BY_DATASET: Final = {"digits": _DIGITS, "mnist": _MNIST, "cifar10": _CIFAR, "cifar100": _CIFAR}
+_BY_DATASET: Final = {"digits": _DIGITS, "mnist": _MNIST, "cifar10": _CIFAR, "cifar100": _CIFAR, "library": _LIBRARY}
 
 # Deep and thin, or with dropout and stochastic depth: these want more passes, on few images also a slower end.
 _BY_MODEL: Final = {

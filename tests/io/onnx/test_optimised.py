@@ -73,6 +73,33 @@ def test_a_network_comes_back_from_every_level(level: str, tmp_path: Path) -> No
     assert widths == sorted(space.width for space in trace(model, x).free)
 
 
+class Gated(nn.Module):
+    """A gate by channel, of widths that fill no block: the gate of what fills a block is a half and not zero."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.squeeze, self.excite = nn.Conv2d(3, 36, 3), nn.Conv2d(36, 18, 1), nn.Conv2d(18, 36, 1)
+        self.last, self.head = nn.Conv2d(36, 20, 1), nn.Linear(20, 5)
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.functional.adaptive_avg_pool2d(nn.functional.silu(self.first(x)), 1)
+        x = x * torch.sigmoid(self.excite(nn.functional.silu(self.squeeze(x))))
+        result: Tensor = self.head(torch.relu(self.last(x)).flatten(1))
+        return result
+
+
+def test_a_gate_in_blocks_has_the_channels_that_it_gates(tmp_path: Path) -> None:
+    model, x = Gated(), images(2, 3, 16, 16)
+    save_onnx(model, x, tmp_path / "plain.onnx")
+    path = optimised(tmp_path / "plain.onnx", "ALL", tmp_path / "optimised.onnx")
+    ours = load_onnx(path, Limits())
+    torch.testing.assert_close(ours(x), model(x), rtol=1e-5, atol=1e-5)
+    shapes = sorted(tuple(p.shape) for p in ours.parameters())
+    assert shapes == sorted(tuple(p.shape) for p in model.parameters())
+
+
 def test_blocks_of_unknown_size_are_refused(tmp_path: Path) -> None:
     """Weights without any structure fit blocks of 8 and of 16 alike."""
     weight = numbers(32, 32, 1, 1)

@@ -173,3 +173,19 @@ def test_quantized_lstm(tmp_path: Path) -> None:
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     with torch.no_grad():
         assert float((read(model, tmp_path)(x) - run(model, x)[0]).abs().max()) < 0.03
+
+
+@pytest.mark.parametrize(("step", "cut"), [(1.0, False), (0.1, True)])
+def test_saturation_of_a_silu_is_a_relu_only_where_it_does_something(step: float, cut: bool, tmp_path: Path) -> None:
+    """A SiLU is never below -0.28: in steps of one it rounds to zero there, in steps of a tenth it is cut off."""
+    nodes = [
+        node("Conv", "x w", "a"),
+        node("Sigmoid", "a", "s"),
+        node("Mul", "a s", "b"),
+        node("QuantizeLinear", "b step zero", "c"),
+        node("DequantizeLinear", "c step zero"),
+    ]
+    tensors = {"w": numbers(4, 3, 1, 1), "step": np.array(step, np.float32), "zero": np.array(0, np.uint8)}
+    ours: Any = read(graph(nodes, tensors, shape=("n", 3, 8, 8)), tmp_path)
+    assert any(n.target is nn.functional.silu for n in ours.graph.nodes)
+    assert any(n.target is nn.functional.relu for n in ours.graph.nodes) == cut

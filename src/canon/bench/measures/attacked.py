@@ -13,7 +13,7 @@ from canon.bench.lab import Owner
 from canon.bench.measures.sheet import Sheet, short
 from canon.errors import AttackError, VerificationError
 from canon.graph import trace
-from canon.graph.tensors import tensor_names
+from canon.graph.experts import channel_tensors
 from canon.verify import Alignment, Architecture, Certificate, Layout, LayoutKey, align, compare
 
 TOLERANCE = 1e-3
@@ -44,7 +44,7 @@ def attacked_model(case: Attacked, owner: Owner, sheet: Sheet) -> nn.Module:
 
 def widths_differ(model: nn.Module, layout: Layout, example: Tensor) -> str | None:
     """How a model's widths differ from a layout's; None where they do not."""
-    tensors, _ = tensor_names(model)
+    tensors = channel_tensors(model)
     found = layout.architecture.differences(Architecture.of(trace(model, example), tensors))
     return f"{len(found)} layers, first {found[0].layer}: {found[0]}" if found else None
 

@@ -12,7 +12,7 @@ import torch
 
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import State
-from canon.graph.values import Layout, Parts, Value, values_in
+from canon.graph.values import ChannelAxis, Parts, Value, values_in
 
 IDENTITY = (
     "identity contiguous clone detach alias to float double half bfloat16 type_as lift_fresh_copy detach_".split()
@@ -43,16 +43,16 @@ _TRAINING_BY_DEFAULT = frozenset({"dropout", "dropout1d", "dropout2d", "dropout3
 
 
 @rule(*IDENTITY)
-def identity(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def identity(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """The value itself, as long as it stays a number with a fraction."""
     if not call.out.is_floating_point():
         state.pin_value(x, f"{call.name} to {call.out.dtype}")
         return None
-    return x.layout
+    return x.channels
 
 
 @rule(*RANDOM)
-def dropout(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def dropout(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """Nothing in evaluation mode; a forward pass that asks for dropout all the same is not a function."""
     numbers = list(args)
     if call.name == "stochastic_depth" and len(numbers) > 1:
@@ -62,88 +62,112 @@ def dropout(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> La
     if kwargs.get("training", kwargs.get("train", default)) and chance != 0:
         state.pin_value(x, f"{call.name} that is active in evaluation mode")
         return None
-    return x.layout
+    return x.channels
 
 
 @rule(*HOMOGENEOUS)
-def homogeneous(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def homogeneous(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """An activation that lets positive scale pass."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     active = call.name.startswith("rrelu") and (kwargs.get("training") or (len(args) > 2 and args[2]))
     if active or values_in((args, kwargs)):
         state.pin_value([x, args, kwargs], f"{call.name} with a tensor or random operand")
         return None
     curved = not call.name.startswith("neg")
-    return Layout(x.layout.axis, state.homogeneous(x.layout.parts, call.function, curved=curved))
+    return ChannelAxis(x.channels.axis, state.homogeneous(x.channels.parts, call.function, curved=curved))
 
 
 @rule(*INHOMOGENEOUS)
-def inhomogeneous(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def inhomogeneous(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """An activation that lets no scale pass."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     if values_in((args, kwargs)):
         state.pin_value([x, args, kwargs], f"{call.name} with a tensor operand")
         return None
-    return Layout(x.layout.axis, state.inhomogeneous(x.layout.parts, call.function))
+    return ChannelAxis(x.channels.axis, state.inhomogeneous(x.channels.parts, call.function))
+
+
+ZEROS = ("zeros", "new_zeros", "zero_")
+"""These make zeros of a given size."""
+
+
+@rule(*ZEROS[:2])
+def made_zeros(state: State, call: Call, *args: Any, **kwargs: Any) -> ChannelAxis | None:
+    """Zeros have no coordinates until they stand beside channels."""
+    return None
+
+
+@rule("zeros_like", "zero_")
+def zeros(state: State, call: Call, x: Value, **kwargs: Any) -> ChannelAxis | None:
+    """As many zeros as there are channels, which any scale passes; shortcuts are filled up with them."""
+    if x.channels is None or not call.out.is_floating_point():
+        state.pin_value(x, f"{call.name} to {call.out.dtype}")
+        return None
+    return ChannelAxis(x.channels.axis, state.homogeneous(x.channels.parts, torch.zeros_like))
 
 
 @rule("softmax", "log_softmax", "softmin")
-def softmax(state: State, call: Call, x: Value, dim: Any = None, *args: Any, **kw: Any) -> Layout | None:
+def softmax(state: State, call: Call, x: Value, dim: Any = None, *args: Any, **kw: Any) -> ChannelAxis | None:
     """Over positions it keeps channels apart; over channels it mixes them."""
-    if x.layout is None:
+    if x.channels is None:
         return None
-    if dim is None or int(dim) % x.data.ndim == x.layout.axis:
-        state.pin(x.layout.parts, f"{call.name} over the channels")
+    if dim is None:
+        state.pin(x.channels.parts, f"{call.name} over an axis that is not said")
         return None
-    return Layout(x.layout.axis, state.inhomogeneous(x.layout.parts, None, keeps_constants=False))
+    if int(dim) % x.data.ndim == x.channels.axis:
+        return ChannelAxis(x.channels.axis, state.mixed(x.channels.parts, f"{call.name} over the channels"))
+    return ChannelAxis(x.channels.axis, state.inhomogeneous(x.channels.parts, None, keeps_constants=False))
 
 
 @rule("prelu")
-def prelu(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
+def prelu(state: State, call: Call, x: Value, weight: Value) -> ChannelAxis | None:
     """A slope per channel, or one for all."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     if weight.data.numel() == 1:
-        parts = state.homogeneous(x.layout.parts, None, curved=True, keeps_constants=False)
-        return Layout(x.layout.axis, parts)
-    if weight.param is None or x.layout.axis != 1:
-        state.pin(x.layout.parts, "prelu that cannot be followed")
+        parts = state.homogeneous(x.channels.parts, None, curved=True, keeps_constants=False)
+        return ChannelAxis(x.channels.axis, parts)
+    if weight.param is None or x.channels.axis != 1:
+        state.pin(x.channels.parts, "prelu that cannot be followed")
         return None
-    output = state.stage("slope", [x.layout.parts], params={"weight": weight.param})
-    state.tie(x.layout.parts, output)
+    output = state.stage("slope", [x.channels.parts], params={"weight": weight.param})
+    state.tie(x.channels.parts, output)
     state.curve(output)
     state.bind(weight.param, 0, "slopes", output)
-    return Layout(x.layout.axis, output)
+    return ChannelAxis(x.channels.axis, output)
 
 
 @rule("glu")
-def glu(state: State, call: Call, x: Value, dim: int = -1) -> Layout | None:
+def glu(state: State, call: Call, x: Value, dim: int = -1) -> ChannelAxis | None:
     """`a · sigmoid(b)` of the two halves of an axis: over the channels, the halves become one space."""
-    if x.layout is None:
+    if x.channels is None:
         return None
-    axis, parts = x.layout.axis, x.layout.parts
+    axis, parts = x.channels.axis, x.channels.parts
     if int(dim) % x.data.ndim != axis:
-        return Layout(axis, state.inhomogeneous(parts, None, keeps_constants=False))
+        return ChannelAxis(axis, state.inhomogeneous(parts, None, keeps_constants=False))
     halves = state.blocks.cut_parts(parts, x.shape[axis] // 2)
     if halves is None:
         state.pin(parts, "glu through one channel's positions")
         return None
     if not state.unite(*halves, "glu of differently cut halves"):
         return None
-    return Layout(axis, gate(state, halves[0], state.inhomogeneous(halves[1], torch.sigmoid)))
+    return ChannelAxis(axis, gate(state, halves[0], state.inhomogeneous(halves[1], torch.sigmoid)))
 
 
 def gate(state: State, a: Parts, b: Parts) -> Parts:
-    """A product of two activations: scale and sign of one pass if the other's is fixed."""
+    """A product of two activations: scale and sign of one pass if the other's is fixed.
+
+    Of two that are not, the one that no nonlinearity has seen is left free: its sign passes as well.
+    """
     a, b = state.blocks.resolve_parts(a), state.blocks.resolve_parts(b)
     output, points = state.stage("mul", [a, b]), state.points
     for x, y, z in zip(a, b, output, strict=True):
         first, second = points.at(x), points.at(y)
         if points.find(first) == points.find(second):
             points.fix(first)
-        elif points.is_fixed(first):
+        elif points.is_fixed(first) or (points.is_curved(first) and not points.is_fixed(second)):
             first, second = second, first
         points.fix(second)
         points.unite(first, points.at(z))

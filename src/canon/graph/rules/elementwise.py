@@ -9,13 +9,13 @@ import torch
 from canon.graph.rules.activations import gate
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import State
-from canon.graph.values import Layout, Parts, Value
+from canon.graph.values import ChannelAxis, Parts, Value
 
 _DIVISIONS = ("div", "truediv", "true_divide")
 
 
 @rule("add", "add_", "iadd", "sub", "sub_", "isub", "rsub", "subtract", "subtract_")
-def add(state: State, call: Call, x: Any, y: Any, alpha: Any = 1) -> Layout | None:
+def add(state: State, call: Call, x: Any, y: Any, alpha: Any = 1) -> ChannelAxis | None:
     """A sum unites the spaces of its operands; a difference is the sum with a negated operand."""
     if alpha != 1 and isinstance(y, Value):
         state.pin_value([x, y], f"{call.name} with alpha")
@@ -26,13 +26,13 @@ def add(state: State, call: Call, x: Any, y: Any, alpha: Any = 1) -> Layout | No
 
 
 @rule("mul", "mul_", "imul", "multiply", "multiply_", "div", "div_", "truediv", "itruediv", "true_divide")
-def mul(state: State, call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Layout | None:
+def mul(state: State, call: Call, x: Any, y: Any, rounding_mode: str | None = None) -> ChannelAxis | None:
     """A product: a gate, a layer scale, or a number."""
     if rounding_mode is not None:
         state.pin_value([x, y], "division with rounding")
         return None
     tensors = isinstance(x, Value) and isinstance(y, Value)
-    if _kind(call) == "div" and tensors and (y.layout is not None or y.param is not None):
+    if _kind(call) == "div" and tensors and (y.channels is not None or y.param is not None):
         state.pin_value([x, y], "division by a tensor")
         return None
     return _binary(state, call, x, y)
@@ -46,57 +46,57 @@ def _kind(call: Call) -> str:
     return {"multiply": "mul", "subtract": "sub", "rsub": "sub"}.get(name, name)
 
 
-def _binary(state: State, call: Call, x: Any, y: Any) -> Layout | None:
+def _binary(state: State, call: Call, x: Any, y: Any) -> ChannelAxis | None:
     """`x` and `y` in the order of the formula; at least one of them has channels."""
-    swapped = not isinstance(x, Value) or x.layout is None
+    swapped = not isinstance(x, Value) or x.channels is None
     main, other = (y, x) if swapped else (x, y)
-    if not isinstance(main, Value) or main.layout is None:
+    if not isinstance(main, Value) or main.channels is None:
         return None
-    layout = _broadcast(main, call.rank)
+    channels = _broadcast(main, call.rank)
     if not isinstance(other, Value):
-        return Layout(layout.axis, _with_number(state, call, layout.parts, swapped))
-    if call.out.shape[layout.axis] != main.shape[main.layout.axis]:
+        return ChannelAxis(channels.axis, _with_number(state, call, channels.parts, swapped))
+    if call.out.shape[channels.axis] != main.shape[main.channels.axis]:
         # One channel broadcast over many: it must stay one channel, and the other operand decides.
-        state.pin(layout.parts, "one channel broadcast over many")
-        if other.layout is None:
+        state.pin(channels.parts, "one channel broadcast over many")
+        if other.channels is None:
             return None
         kept = _broadcast(other, call.rank)
-        return Layout(kept.axis, _with_shared(state, call, kept.parts))
-    if other.layout is not None:
-        return _with_activation(state, call, layout, other)
-    own = layout.axis - (call.rank - other.data.ndim)
+        return ChannelAxis(kept.axis, _with_shared(state, call, kept.parts))
+    if other.channels is not None:
+        return _with_activation(state, call, channels, other)
+    own = channels.axis - (call.rank - other.data.ndim)
     if own < 0 or other.shape[own] == 1:
-        return Layout(layout.axis, _with_shared(state, call, layout.parts))
+        return ChannelAxis(channels.axis, _with_shared(state, call, channels.parts))
     if other.param is None:
-        state.pin(layout.parts, f"{call.name} with a value that has fixed coordinates")
+        state.pin(channels.parts, f"{call.name} with a value that has fixed coordinates")
         return None
     flat = other.data.numel() == other.shape[own]
     if _kind(call) == "mul":
-        return Layout(layout.axis, _layer_scale(state, layout.parts, other.param, own, flat))
+        return ChannelAxis(channels.axis, _layer_scale(state, channels.parts, other.param, own, flat))
     negate = (swapped, not swapped) if _kind(call) == "sub" else (False, False)
-    return Layout(layout.axis, _shift(state, layout.parts, other.param, own, flat, negate))
+    return ChannelAxis(channels.axis, _shift(state, channels.parts, other.param, own, flat, negate))
 
 
-def _with_activation(state: State, call: Call, layout: Layout, y: Value) -> Layout | None:
-    assert y.layout is not None, "callers check the layout"
+def _with_activation(state: State, call: Call, channels: ChannelAxis, y: Value) -> ChannelAxis | None:
+    assert y.channels is not None, "callers check the channels"
     other = _broadcast(y, call.rank)
-    if other.axis != layout.axis:
-        state.pin(layout.parts, f"{call.name} of values whose channels lie on different axes")
+    if other.axis != channels.axis:
+        state.pin(channels.parts, f"{call.name} of values whose channels lie on different axes")
         state.pin(other.parts, f"{call.name} of values whose channels lie on different axes")
         return None
-    if call.out.shape[other.axis] != y.shape[y.layout.axis]:
+    if call.out.shape[other.axis] != y.shape[y.channels.axis]:
         state.pin(other.parts, "one channel broadcast over many")
-        return Layout(layout.axis, _with_shared(state, call, layout.parts))
-    if not state.unite(layout.parts, other.parts, f"{call.name} of differently cut axes"):
+        return ChannelAxis(channels.axis, _with_shared(state, call, channels.parts))
+    if not state.unite(channels.parts, other.parts, f"{call.name} of differently cut axes"):
         return None
     if _kind(call) == "mul":
-        return Layout(layout.axis, gate(state, layout.parts, other.parts))
-    return Layout(layout.axis, _join(state, call, layout.parts, other.parts))
+        return ChannelAxis(channels.axis, gate(state, channels.parts, other.parts))
+    return ChannelAxis(channels.axis, _join(state, call, channels.parts, other.parts))
 
 
-def _broadcast(x: Value, rank: int) -> Layout:
-    assert x.layout is not None, "callers check the layout"
-    return Layout(x.layout.axis + rank - x.data.ndim, x.layout.parts)
+def _broadcast(x: Value, rank: int) -> ChannelAxis:
+    assert x.channels is not None, "callers check the channels"
+    return ChannelAxis(x.channels.axis + rank - x.data.ndim, x.channels.parts)
 
 
 def _with_number(state: State, call: Call, parts: Parts, swapped: bool) -> Parts:

@@ -8,7 +8,7 @@ from typing import Any
 from canon.graph.blocks import Part
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import MapRecord, State
-from canon.graph.values import Layout, Parts, Value
+from canon.graph.values import ChannelAxis, Parts, Value
 
 
 def _pair(value: Any, rank: int) -> tuple[int, ...]:
@@ -16,7 +16,7 @@ def _pair(value: Any, rank: int) -> tuple[int, ...]:
 
 
 @rule("linear")
-def linear(state: State, call: Call, x: Value, weight: Value, bias: Value | None = None) -> Layout | None:
+def linear(state: State, call: Call, x: Value, weight: Value, bias: Value | None = None) -> ChannelAxis | None:
     """`y = x Wᵀ + b` on the last axis of an input of any rank."""
     axis = x.data.ndim - 1
     return dense(state, call, x, weight, bias, axis, call.rank - 1, (0, 1), 1, False, None)
@@ -25,7 +25,7 @@ def linear(state: State, call: Call, x: Value, weight: Value, bias: Value | None
 @rule("addmm")
 def addmm(
     state: State, call: Call, bias: Value, x: Value, weight: Value, *, beta: float = 1, alpha: float = 1
-) -> Layout | None:
+) -> ChannelAxis | None:
     """`y = x W + b` of two axes, with the weight stored the other way around."""
     if beta != 1 or alpha != 1 or bias.data.ndim != 1:
         state.pin_value([bias, x, weight], "addmm with factors, or with a matrix to add to")
@@ -34,7 +34,7 @@ def addmm(
 
 
 @rule("mm", "matmul")
-def matmul(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
+def matmul(state: State, call: Call, x: Value, weight: Value) -> ChannelAxis | None:
     """`y = x W` where the weight is a parameter; a product of activations mixes channels."""
     if weight.param is None or weight.data.ndim != 2 or x.param is not None or x.data.ndim < 2:
         state.pin_value([x, weight], f"{call.name} of activations")
@@ -45,14 +45,14 @@ def matmul(state: State, call: Call, x: Value, weight: Value) -> Layout | None:
 @rule("embedding")
 def embedding(
     state: State, call: Call, x: Value, weight: Value, padding_idx: Any = None, max_norm: Any = None, *rest: Any
-) -> Layout | None:
+) -> ChannelAxis | None:
     """Rows looked up by ids, which fix their order; what is in them are the channels that it makes."""
     if x.param is not None and weight.param is None:
         x, weight = weight, x  # the operation underneath takes them the other way around
     elif max_norm is not None:
         state.pin_value([x, weight], "an embedding that is changed when it is read")
         return None
-    if x.layout is not None or x.data.is_floating_point():
+    if x.channels is not None or x.data.is_floating_point():
         state.pin_value([x, weight], "an embedding of something other than ids")
         return None
     return dense(state, call, x, weight, None, x.data.ndim, call.rank - 1, (1, 0), 1, False, None)
@@ -70,7 +70,7 @@ def conv(
     dilation: Any = 1,
     groups: int = 1,
     padding_mode: str = "zeros",
-) -> Layout | None:
+) -> ChannelAxis | None:
     """Convolution; with as many groups as input channels it is a depthwise stage."""
     spatial = weight.data.ndim - 2
     axis = x.data.ndim - spatial - 1
@@ -100,7 +100,7 @@ def conv_transpose(
     output_padding: Any = 0,
     groups: int = 1,
     dilation: Any = 1,
-) -> Layout | None:
+) -> ChannelAxis | None:
     """Transposed convolution: the weight's first axis reads, its second makes. Borders see fewer taps of the
     kernel, so a constant does not stay one."""
     spatial = weight.data.ndim - 2
@@ -125,7 +125,7 @@ def dense(
     groups: int,
     zero_padding: bool,
     cropping: tuple[int, ...] | None,
-) -> Layout | None:
+) -> ChannelAxis | None:
     """A layer that mixes channels: rows open a space, columns read one."""
     row_axis, column_axis = weight_axes
     if weight.param is None or (bias is not None and bias.param is None):
@@ -137,20 +137,23 @@ def dense(
         state.pin_value([x, bias], f"tensor '{weight.param}' is used the other way around")
         return None
     columns = None
-    if x.layout is not None:
-        if x.layout.axis == in_axis:
-            columns = x.layout.parts
+    if x.channels is not None:
+        if x.channels.axis == in_axis:
+            columns = x.channels.parts
         else:
-            state.pin(x.layout.parts, "linear map over another axis")
-    layout = state.open(weight.shape[row_axis], out_axis)
+            state.pin(x.channels.parts, "linear map over another axis")
+    channels = state.open(weight.shape[row_axis], out_axis)
     if groups > 1:
         # Rows of one group read the columns of that group only, whatever the input is.
-        state.grouped.append((layout.parts, groups, state.node))
+        state.grouped.append((channels.parts, groups, state.node))
+        if columns is not None and state.blocks.order(columns) is not None:
+            state.pin(columns, "groups over shuffled channels")
+            columns = None
         if columns is not None:
             state.grouped.append((columns, groups, state.node))
         else:
-            state.pin(layout.parts, "groups over an input with fixed coordinates")
-    _bind(state, weight, bias, weight_axes, layout.parts, columns)
+            state.pin(channels.parts, "groups over an input with fixed coordinates")
+    _bind(state, weight, bias, weight_axes, channels.parts, columns)
     state.maps.append(
         MapRecord(
             name=call.layer,
@@ -160,13 +163,13 @@ def dense(
             row_axis=row_axis,
             column_axis=column_axis,
             groups=groups,
-            rows=layout.parts,
+            rows=channels.parts,
             columns=columns,
             zero_padding=zero_padding,
             cropping=cropping,
         )
     )
-    return layout
+    return channels
 
 
 def _bind(
@@ -195,19 +198,19 @@ def _depthwise(
     axis: int,
     keeps_constants: bool,
     cropping: tuple[int, ...] | None,
-) -> Layout | None:
+) -> ChannelAxis | None:
     multiplier = weight.shape[0] * weight.shape[1] // x.shape[axis]
-    if x.layout is None:
+    if x.channels is None:
         return None
-    if x.layout.axis != axis or weight.param is None or (bias is not None and bias.param is None):
+    if x.channels.axis != axis or weight.param is None or (bias is not None and bias.param is None):
         state.pin_value([x, weight, bias], "depthwise convolution that cannot be followed")
         return None
     if call.name.startswith("conv_transpose") and multiplier > 1:
-        state.pin(x.layout.parts, "depthwise transposed convolution with a multiplier")
+        state.pin(x.channels.parts, "depthwise transposed convolution with a multiplier")
         return None
     if not call.resizable:
-        state.pin(x.layout.parts, "depthwise convolution with a fixed number of groups")
-    parts = x.layout.parts
+        state.pin(x.channels.parts, "depthwise convolution with a fixed number of groups")
+    parts = x.channels.parts
     widened = tuple(part.repeated(multiplier) for part in parts)
     params = {"weight": weight.param}
     if bias is not None and bias.param is not None:
@@ -216,7 +219,7 @@ def _depthwise(
     for role, name in params.items():
         state.bind(name, 0, "bias" if role == "bias" else "kernel", output)
     _bind_input(state, weight.param, parts)
-    return Layout(axis, output)
+    return ChannelAxis(axis, output)
 
 
 def _bind_input(state: State, param: str, parts: tuple[Part, ...]) -> None:

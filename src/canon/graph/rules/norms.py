@@ -1,4 +1,4 @@
-"""Norms: statistics per channel ride along with the space; norms that mix channels pin it."""
+"""Norms: statistics per channel ride along with the space; over all channels, they do not care for their order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import State
-from canon.graph.values import Layout, Value
+from canon.graph.values import ChannelAxis, Parts, Value
 
 
 @rule("batch_norm")
@@ -21,12 +21,12 @@ def batch_norm(
     training: bool = False,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Layout | None:
+) -> ChannelAxis | None:
     """`γ (x - mean) / √(var + ε) + β`, with running statistics."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     if training:
-        state.pin(x.layout.parts, "norm over batch statistics")
+        state.pin(x.channels.parts, "norm over batch statistics")
         return None
     return _running_norm(state, x, running_mean, running_var, weight, bias, eps)
 
@@ -39,17 +39,17 @@ def _running_norm(
     weight: Value | None,
     bias: Value | None,
     eps: float,
-) -> Layout | None:
-    assert x.layout is not None, "callers check the layout"
+) -> ChannelAxis | None:
+    assert x.channels is not None, "callers check the channels"
     if running_mean is None or running_var is None:
-        state.pin(x.layout.parts, "norm over batch statistics")
+        state.pin(x.channels.parts, "norm over batch statistics")
         return None
     operands = {"mean": running_mean, "var": running_var, "weight": weight, "bias": bias}
     params = {role: v.param for role, v in operands.items() if v is not None and v.param}
-    if x.layout.axis != 1 or len(params) != sum(v is not None for v in operands.values()):
-        state.pin(x.layout.parts, "norm that cannot be followed")
+    if x.channels.axis != 1 or len(params) != sum(v is not None for v in operands.values()):
+        state.pin(x.channels.parts, "norm that cannot be followed")
         return None
-    parts = x.layout.parts
+    parts = x.channels.parts
     output = state.stage("norm", [parts], params=params, eps=float(eps))
     for role, name in params.items():
         state.bind(name, 0, f"norm {role}", parts if role in ("mean", "var") else output)
@@ -60,7 +60,7 @@ def _running_norm(
         # Without an affine part nothing can take up a scale.
         state.fix(parts)
         state.fix(output)
-    return Layout(x.layout.axis, output)
+    return ChannelAxis(x.channels.axis, output)
 
 
 @rule("instance_norm")
@@ -75,13 +75,13 @@ def instance_norm(
     use_input_stats: bool = True,
     momentum: float = 0.1,
     eps: float = 1e-5,
-) -> Layout | None:
+) -> ChannelAxis | None:
     """Each channel normalised by its own statistics; ε lets no scale pass exactly."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     if call.layer and weight is None and running_mean is None:
         # The layer keeps its width in an attribute, and no tensor would bring that up to date.
-        state.pin(x.layout.parts, "instance norm without tensors")
+        state.pin(x.channels.parts, "instance norm without tensors")
         return None
     if not use_input_stats:
         return _running_norm(state, x, running_mean, running_var, weight, bias, eps)
@@ -97,63 +97,105 @@ def group_norm(
     weight: Value | None = None,
     bias: Value | None = None,
     eps: float = 1e-5,
-) -> Layout | None:
+) -> ChannelAxis | None:
     """One channel per group is instance norm; otherwise channels move inside their groups, and their number stays."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     if num_groups == x.shape[1] and weight is not None and call.resizable:
         return _per_channel(state, x, weight, bias, float(eps))
     params = [v.param for v in (weight, bias) if v is not None]
-    if x.layout.axis != 1 or any(name is None for name in params):
-        state.pin(x.layout.parts, "group norm mixes channels")
+    if x.channels.axis != 1 or any(name is None for name in params):
+        state.pin(x.channels.parts, "group norm mixes channels")
         return None
-    parts = x.layout.parts
+    parts = x.channels.parts
     state.grouped.append((parts, int(num_groups), state.node))
-    state.keep_width(parts, "group norm mixes channels")
-    output = state.inhomogeneous(parts, None, keeps_constants=False)
+    state.trading.append((parts, int(num_groups)))
+    return ChannelAxis(1, _with_affine(state, call, state.mixed(parts, "group norm mixes channels"), weight, bias))
+
+
+def _with_affine(state: State, call: Call, parts: Parts, weight: Value | None, bias: Value | None) -> Parts:
     for kind, role, value in (("scale", "weight", weight), ("shift", "bias", bias)):
         if value is not None and value.param is not None:
-            output = state.stage(kind, [output], params={role: value.param})  # type: ignore[arg-type]
-            state.bind(value.param, 0, f"group norm {role}", output)
-            state.fix(output)
-    return Layout(1, output)
+            parts = state.stage(kind, [parts], params={role: value.param})  # type: ignore[arg-type]
+            state.bind(value.param, 0, f"{call.name} {role}", parts)
+            state.fix(parts)
+    return parts
 
 
-def _per_channel(state: State, x: Value, weight: Value | None, bias: Value | None, eps: float) -> Layout | None:
-    assert x.layout is not None, "callers check the layout"
+def _per_channel(state: State, x: Value, weight: Value | None, bias: Value | None, eps: float) -> ChannelAxis | None:
+    assert x.channels is not None, "callers check the channels"
     operands = {"weight": weight, "bias": bias}
     params = {role: v.param for role, v in operands.items() if v is not None and v.param}
-    if x.layout.axis != 1 or len(params) != sum(v is not None for v in operands.values()):
-        state.pin(x.layout.parts, "norm that cannot be followed")
+    if x.channels.axis != 1 or len(params) != sum(v is not None for v in operands.values()):
+        state.pin(x.channels.parts, "norm that cannot be followed")
         return None
-    parts = x.layout.parts
+    parts = x.channels.parts
     output = state.stage("instance_norm", [parts], params=params, eps=eps)
     for role, name in params.items():
         state.bind(name, 0, f"instance norm {role}", output)
     state.fix(parts)
     state.fix(output)
-    return Layout(x.layout.axis, output)
+    return ChannelAxis(x.channels.axis, output)
 
 
 @rule("attention", "scaled_dot_product_attention")
-def attention(state: State, call: Call, *args: Any, **kwargs: Any) -> Layout | None:
+def attention(state: State, call: Call, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """Products over the channels of a head: they must stay as they are."""
     state.pin_value([args, kwargs], "attention mixes the channels of a head")
     return None
 
 
 @rule("attention_width")
-def attention_width(state: State, call: Call, x: Value) -> Layout | None:
+def attention_width(state: State, call: Call, x: Value) -> ChannelAxis | None:
     """What an attention layer of torch.nn takes and gives has the width that is written into it."""
     state.pin_value(x, "the width is written into the attention layer")
     return None
 
 
-@rule("layer_norm", "rms_norm", "local_response_norm", "normalize")
-def mixing_norm(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
-    """Statistics over several channels: the space must stay as it is."""
-    state.pin_value(x, f"{call.name} mixes channels")
+@rule("layer_norm", "rms_norm")
+def layer_norm(
+    state: State,
+    call: Call,
+    x: Value,
+    normalized_shape: Any,
+    weight: Value | None = None,
+    bias: Value | float | None = None,
+    eps: float | None = None,
+    *rest: Any,
+) -> ChannelAxis | None:
+    """Statistics over all channels at one position; over positions too, a weight for each would pin."""
+    shift = bias if isinstance(bias, Value) else None
+    if x.channels is None:
+        return None
+    several = isinstance(normalized_shape, (tuple, list)) and len(normalized_shape) > 1
+    named = all(value is None or value.param is not None for value in (weight, shift))
+    if several or not named or x.channels.axis != x.data.ndim - 1:
+        state.pin(x.channels.parts, f"{call.name} mixes channels and positions")
+        return None
+    parts = state.mixed(x.channels.parts, f"{call.name} mixes channels")
+    return ChannelAxis(x.channels.axis, _with_affine(state, call, parts, weight, shift))
+
+
+@rule("normalize")
+def normalize(
+    state: State, call: Call, x: Value, p: float = 2.0, dim: Any = 1, eps: float = 1e-12, out: Any = None
+) -> ChannelAxis | None:
+    """Divided by a length, over the channels or over positions."""
+    if x.channels is None:
+        return None
+    if isinstance(dim, int) and dim % x.data.ndim == x.channels.axis:
+        return ChannelAxis(x.channels.axis, state.mixed(x.channels.parts, "normalize mixes channels"))
+    return ChannelAxis(x.channels.axis, state.inhomogeneous(x.channels.parts, None, keeps_constants=False))
+
+
+@rule("local_response_norm")
+def neighbours(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
+    """Statistics over neighbouring channels: the space must stay as it is."""
+    state.pin_value(x, f"{call.name} mixes neighbouring channels")
     return None
 
 
-__all__ = ["attention", "attention_width", "batch_norm", "group_norm", "instance_norm", "mixing_norm"]
+__all__ = [
+    "attention", "attention_width", "batch_norm", "group_norm", "instance_norm", "layer_norm", "neighbours",
+    "normalize",
+]  # fmt: skip

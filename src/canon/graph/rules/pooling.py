@@ -7,38 +7,40 @@ from typing import Any
 from canon.graph.rules.registry import Call, rule
 from canon.graph.spec import Reach
 from canon.graph.state import State
-from canon.graph.values import Layout, Parts, Value
+from canon.graph.values import ChannelAxis, Parts, Value
 
 
 def _spatial_rank(name: str) -> int:
     return int(name[-2])
 
 
-def _pool(state: State, call: Call, x: Value, *, keeps_constants: bool = True, curved: bool = False) -> Layout | None:
-    if x.layout is None:
+def _pool(
+    state: State, call: Call, x: Value, *, keeps_constants: bool = True, curved: bool = False
+) -> ChannelAxis | None:
+    if x.channels is None:
         return None
     axis = x.data.ndim - _spatial_rank(call.name) - 1
-    if x.layout.axis > axis:
-        state.pin(x.layout.parts, f"{call.name} runs over the channel axis")
+    if x.channels.axis > axis:
+        state.pin(x.channels.parts, f"{call.name} runs over the channel axis")
         return None
     if isinstance(call.out, (tuple, list)):
-        state.pin(x.layout.parts, f"{call.name} also gives indices")
+        state.pin(x.channels.parts, f"{call.name} also gives indices")
         return None
     function = (lambda v: v) if curved or not keeps_constants else None
     reach: Reach = "extreme" if curved else "mean"
-    parts = state.homogeneous(x.layout.parts, function, curved=curved, keeps_constants=keeps_constants, reach=reach)
-    return Layout(x.layout.axis, parts)
+    parts = state.homogeneous(x.channels.parts, function, curved=curved, keeps_constants=keeps_constants, reach=reach)
+    return ChannelAxis(x.channels.axis, parts)
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d")
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
-def max_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def max_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """A maximum over positions; padding never wins it."""
     return _pool(state, call, x, curved=True)
 
 
 @rule("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d")
-def adaptive_avg_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def adaptive_avg_pool(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """A mean over positions."""
     return _pool(state, call, x)
 
@@ -54,7 +56,7 @@ def avg_pool(
     ceil_mode: bool = False,
     count_include_pad: bool = True,
     divisor_override: int | None = None,
-) -> Layout | None:
+) -> ChannelAxis | None:
     """A mean over positions; counted padding pulls the borders towards zero."""
     padded = any(padding) if isinstance(padding, (tuple, list)) else bool(padding)
     plain = not (padded and count_include_pad) and divisor_override is None
@@ -70,72 +72,105 @@ def reduce(
     keepdim: bool = False,
     *args: Any,
     **kwargs: Any,
-) -> Layout | None:
-    """A reduction over axes other than the channels'."""
-    if x.layout is None:
+) -> ChannelAxis | None:
+    """A reduction over positions goes channel by channel; one over the channels does not care for their order."""
+    if x.channels is None:
         return None
-    rank, axis = x.data.ndim, x.layout.axis
+    rank, axis = x.data.ndim, x.channels.axis
     dims = range(rank) if dim is None or dim in ((), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
     reduced = {int(d) % rank for d in dims}
-    if axis in reduced or isinstance(call.out, (tuple, list)):
-        state.pin(x.layout.parts, f"{call.name} over the channels")
+    if axis in reduced:
+        state.mixed(x.channels.parts, f"{call.name} over the channels")
         return None
     if not keepdim:
         axis -= sum(d < axis for d in reduced)
     identity = (lambda v: v) if call.name != "mean" else None
     parts = state.homogeneous(
-        x.layout.parts,
+        x.channels.parts,
         identity,
         curved=call.name in ("amax", "amin"),
         keeps_constants=call.name != "sum",
         reach="mean" if call.name in ("mean", "sum") else "extreme",
     )
-    return Layout(axis, parts)
+    return ChannelAxis(axis, parts)
+
+
+@rule("max", "min")
+def extreme(
+    state: State, call: Call, x: Value, dim: Any = None, keepdim: bool = False
+) -> list[ChannelAxis | None] | None:
+    """The largest or smallest along an axis, and where it stands."""
+    values = call.out[0] if isinstance(call.out, (tuple, list)) else call.out
+    if x.channels is None or isinstance(dim, Value) or (call.rest_read and values is not call.out):
+        state.pin_value([x, dim], f"{call.name} of two values, or with its place")
+        return None
+    axis = x.channels.axis
+    if dim is None or int(dim) % x.data.ndim == axis:
+        state.mixed(x.channels.parts, f"{call.name} over the channels")
+        return None
+    parts = state.homogeneous(x.channels.parts, lambda v: v, curved=True, reach="extreme")
+    gone = values.ndim < x.data.ndim and int(dim) % x.data.ndim < axis
+    return [ChannelAxis(axis - gone, parts), None]
+
+
+@rule("var", "std", "logsumexp")
+def spread(state: State, call: Call, x: Value, dim: Any = None, *args: Any, **kwargs: Any) -> ChannelAxis | None:
+    """Statistics that let no scale pass, over positions or over the channels."""
+    if x.channels is None:
+        return None
+    rank, axis = x.data.ndim, x.channels.axis
+    whole = dim is None or isinstance(dim, bool) or dim in ((), [])
+    reduced = {int(d) % rank for d in (range(rank) if whole else dim if isinstance(dim, (tuple, list)) else (dim,))}
+    if axis in reduced:
+        state.mixed(x.channels.parts, f"{call.name} over the channels")
+        return None
+    parts = state.inhomogeneous(x.channels.parts, None, keeps_constants=False)
+    return ChannelAxis(axis if call.rank == rank else axis - sum(d < axis for d in reduced), parts)
 
 
 @rule("interpolate", "upsample", "upsample_nearest2d", "upsample_bilinear2d")
-def interpolate(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def interpolate(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """Weighted means of neighbours, channel by channel."""
-    if x.layout is not None and x.layout.axis != 1:
-        state.pin(x.layout.parts, "interpolation over the channel axis")
+    if x.channels is not None and x.channels.axis != 1:
+        state.pin(x.channels.parts, "interpolation over the channel axis")
         return None
     mode = kwargs.get("mode", args[2] if len(args) > 2 else None)
-    if x.layout is None or mode != "bicubic":
-        return x.layout
+    if x.channels is None or mode != "bicubic":
+        return x.channels
     # Cubic weights are negative in places: what was never negative may become so.
-    return Layout(x.layout.axis, state.homogeneous(x.layout.parts, lambda v: v, reach="other"))
+    return ChannelAxis(x.channels.axis, state.homogeneous(x.channels.parts, lambda v: v, reach="other"))
 
 
 @rule("pad")
 def pad(
     state: State, call: Call, x: Value, pad: Any, mode: str = "constant", value: float | None = None
-) -> Layout | None:
+) -> ChannelAxis | None:
     """Padding of positions, with a number other than zero lets no scale pass; or of channels, with zeros."""
-    if x.layout is None:
+    if x.channels is None:
         return None
-    from_last = x.data.ndim - 1 - x.layout.axis
+    from_last = x.data.ndim - 1 - x.channels.axis
     before, after = (*pad[2 * from_last : 2 * from_last + 2], 0, 0)[:2]
     positions = [*pad[: 2 * from_last], *pad[2 * from_last + 2 :]]
     if (before or after) and (mode != "constant" or value or before < 0 or after < 0):
-        state.pin(x.layout.parts, "padding of the channel axis")
+        state.pin(x.channels.parts, "padding of the channel axis")
         return None
-    parts = x.layout.parts
+    parts = x.channels.parts
     if mode == "constant" and any(positions):
         if value:
             parts = state.inhomogeneous(parts, None, keeps_constants=False)
         else:
             parts = state.homogeneous(parts, lambda v: v, keeps_constants=False, reach="mean")
-    axis = x.layout.axis
-    return Layout(axis, (*_zeros(state, before, axis), *parts, *_zeros(state, after, axis)))
+    axis = x.channels.axis
+    return ChannelAxis(axis, state.blocks.join([_zeros(state, before, axis), parts, _zeros(state, after, axis)]))
 
 
 def _zeros(state: State, count: int, axis: int) -> Parts:
     """Channels that are zeros. Their number is written into the forward pass, so it must stay."""
     if not count:
         return ()
-    layout = state.open(int(count), axis)
-    state.keep_width(layout.parts, "zeros are padded in by number")
-    return layout.parts
+    channels = state.open(int(count), axis)
+    state.keep_width(channels.parts, "zeros are padded in by number")
+    return channels.parts
 
 
-__all__ = ["adaptive_avg_pool", "avg_pool", "interpolate", "max_pool", "pad", "reduce"]
+__all__ = ["adaptive_avg_pool", "avg_pool", "extreme", "interpolate", "max_pool", "pad", "reduce", "spread"]

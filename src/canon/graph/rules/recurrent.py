@@ -17,7 +17,7 @@ from canon.graph.rules.linear import dense
 from canon.graph.rules.registry import Call, rule
 from canon.graph.rules.shaping import cut
 from canon.graph.state import State
-from canon.graph.values import Layout, Parts, Value
+from canon.graph.values import ChannelAxis, Parts, Value
 
 _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -47,14 +47,18 @@ def recurrent(
                 return None
             ends.append(made)
             found.append(made)
-        before = Value(call.out[0], Layout(call.out[0].ndim - 1, tuple(part for hidden, _ in ends for part in hidden)))
+        before = Value(
+            call.out[0], ChannelAxis(call.out[0].ndim - 1, tuple(part for hidden, _ in ends for part in hidden))
+        )
     if len(found) > 1:
-        for hidden, _ in found:
-            state.pin(hidden, "layers of one module must stay equally wide")
+        state.even.append([hidden for hidden, _ in found])
+        if call.rest_read:
+            for hidden, _ in found:
+                state.pin(hidden, "what all layers of one module remember is read")
     axis = before.data.ndim - 1
-    last = [Layout(axis, parts) for parts in found[0]] if len(found) == 1 else [None, None]
-    assert before.layout is not None, "made above"
-    return [before.layout, last if call.name == "lstm" else last[0]]
+    last = [ChannelAxis(axis, parts) for parts in found[0]] if len(found) == 1 else [None, None]
+    assert before.channels is not None, "made above"
+    return [before.channels, last if call.name == "lstm" else last[0]]
 
 
 def _layer(state: State, call: Call, x: Value, tensors: list[Value | None]) -> tuple[Parts, Parts] | None:
@@ -63,46 +67,21 @@ def _layer(state: State, call: Call, x: Value, tensors: list[Value | None]) -> t
     assert weight_in is not None, "every recurrent layer has both"
     assert weight_back is not None, "every recurrent layer has both"
     axis, width = x.data.ndim - 1, int(weight_back.shape[1])
-    made = dense(
-        state,
-        replace(call, layer=weight_in.param or call.layer),
-        x,
-        weight_in,
-        bias_in,
-        axis,
-        axis,
-        (0, 1),
-        1,
-        False,
-        None,
-    )
-    pieces = None if made is None else cut(state, made.parts, [width] * _GATES[call.name])
-    if pieces is None:
+
+    def gates(given: Value, weight: Value, bias: Value | None) -> list[Parts] | None:
+        named = replace(call, layer=weight.param or call.layer)
+        made = dense(state, named, given, weight, bias, axis, axis, (0, 1), 1, False, None)
+        return None if made is None else cut(state, made.parts, [width] * _GATES[call.name])
+
+    pieces = gates(x, weight_in, bias_in)
+    different = "gates of different widths"
+    if pieces is None or not all(state.unite(pieces[0], piece, different) for piece in pieces[1:]):
         return None
-    for piece in pieces[1:]:
-        if not state.unite(pieces[0], piece, "gates of different widths"):
-            return None
     remembered = state.inhomogeneous(pieces[0], None, keeps_constants=False)
     cell = state.inhomogeneous(pieces[0], None, keeps_constants=False)
-    back = dense(
-        state,
-        replace(call, layer=weight_back.param or call.layer),
-        Value(x.data, Layout(axis, remembered)),
-        weight_back,
-        bias_back,
-        axis,
-        axis,
-        (0, 1),
-        1,
-        False,
-        None,
-    )
-    again = None if back is None else cut(state, back.parts, [width] * _GATES[call.name])
-    if again is None:
+    again = gates(Value(x.data, ChannelAxis(axis, remembered)), weight_back, bias_back)
+    if again is None or not all(state.unite(pieces[0], piece, different) for piece in again):
         return None
-    for piece in again:
-        if not state.unite(pieces[0], piece, "gates of different widths"):
-            return None
     return _STEPS[call.name](state, pieces, again, remembered, cell)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from canon.graph.state import State
-from canon.graph.values import Layout
+from canon.graph.values import ChannelAxis
 
-Rule = Callable[..., Layout | list[Layout | None] | None]
+Rule = Callable[..., ChannelAxis | list[ChannelAxis | None] | None]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Call:
 
     resizable: bool
     """Whether the owner of the weight keeps its sizes in attributes that a rewrite can update."""
+
+    rest_read: bool = True
+    """Whether anything but the first of several results may be read."""
 
     @property
     def rank(self) -> int:
@@ -64,4 +67,4 @@ def rule_names() -> tuple[str, ...]:
     return tuple(_RULES)
 
 
-__all__ = ["Call", "Layout", "Rule", "State", "lookup", "rule", "rule_names"]
+__all__ = ["Call", "ChannelAxis", "Rule", "State", "lookup", "rule", "rule_names"]

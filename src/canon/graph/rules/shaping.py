@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+from canon.graph.rules.folding import MOVES, fold, moved, unfold
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import State
-from canon.graph.values import Layout, Parts, Value, extents_in, shape_of
+from canon.graph.values import ChannelAxis, Parts, Value, shape_of
 
 VIEWS = frozenset(
     "getitem slice select narrow flatten reshape view unflatten _unsafe_view squeeze unsqueeze expand expand_as "
@@ -18,113 +19,116 @@ VIEWS = frozenset(
 
 
 @rule("cat", "concat", "concatenate")
-def cat(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> Layout | None:
+def cat(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> ChannelAxis | None:
     """Along the channels segments follow each other; along positions all operands are one space."""
     values = [v for v in tensors if isinstance(v, Value)]
-    labelled = [v for v in values if v.layout is not None]
+    labelled = [v for v in values if v.channels is not None]
     if not labelled:
         return None
     dim = int(kwargs.get("axis", dim)) % call.rank
-    axes = {v.layout.axis for v in labelled if v.layout is not None}
+    axes = {v.channels.axis for v in labelled if v.channels is not None}
     if len(axes) > 1:
         state.pin_value(values, "cat of values whose channels lie on different axes")
         return None
     (axis,) = axes
     if axis == dim:
-        return Layout(axis, tuple(p for v in values for p in _parts(state, v, axis)))
-    first = labelled[0].layout
+        return ChannelAxis(axis, state.blocks.join([_parts(state, v, axis) for v in values]))
+    first = labelled[0].channels
     assert first is not None, "filtered above"
     if len(labelled) < len(values):
         state.pin_value(values, "cat with a value that has fixed coordinates")
         return None
     output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False, reach="other")
     for value in labelled[1:]:
-        assert value.layout is not None, "filtered above"
-        if not state.unite(first.parts, value.layout.parts, "cat of differently cut axes"):
+        assert value.channels is not None, "filtered above"
+        if not state.unite(first.parts, value.channels.parts, "cat of differently cut axes"):
             return None
-        state.tie(first.parts, value.layout.parts)
-    return Layout(axis, output)
+        state.tie(first.parts, value.channels.parts)
+    return ChannelAxis(axis, output)
 
 
 @rule("stack")
-def stack(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> Layout | None:
+def stack(state: State, call: Call, tensors: Any, dim: int = 0, **kwargs: Any) -> ChannelAxis | None:
     """Values side by side along a new axis: all of them are one space."""
     values = [v for v in tensors if isinstance(v, Value)]
-    layouts = [v.layout for v in values if v.layout is not None]
-    if not layouts:
+    channel_axes = [v.channels for v in values if v.channels is not None]
+    if not channel_axes:
         return None
-    first, dim = layouts[0], int(dim) % call.rank
-    if len(layouts) < len(tensors) or any(layout.axis != first.axis for layout in layouts):
+    first, dim = channel_axes[0], int(dim) % call.rank
+    if len(channel_axes) < len(tensors) or any(channels.axis != first.axis for channels in channel_axes):
         state.pin_value(values, "stack with a value that has fixed coordinates, or other axes")
         return None
     output = state.homogeneous(first.parts, lambda v: v, keeps_constants=False, reach="other")
-    for layout in layouts[1:]:
-        if not state.unite(first.parts, layout.parts, "stack of differently cut axes"):
+    for channels in channel_axes[1:]:
+        if not state.unite(first.parts, channels.parts, "stack of differently cut axes"):
             return None
-        state.tie(first.parts, layout.parts)
-    return Layout(first.axis + (dim <= first.axis), output)
+        state.tie(first.parts, channels.parts)
+    return ChannelAxis(first.axis + (dim <= first.axis), output)
 
 
 def _parts(state: State, value: Value, axis: int) -> Parts:
-    if value.layout is not None:
-        return value.layout.parts
-    layout = state.open(value.shape[axis], axis)
-    state.pin(layout.parts, "concatenated value has fixed coordinates")
-    return layout.parts
+    if value.channels is not None:
+        return value.channels.parts
+    channels = state.open(value.shape[axis], axis)
+    if value.zeros:
+        state.keep_width(channels.parts, "zeros are made by number")
+    else:
+        state.pin(channels.parts, "concatenated value has fixed coordinates")
+    return channels.parts
 
 
 @rule("chunk")
-def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> list[Layout | None] | None:
+def chunk(state: State, call: Call, x: Value, chunks: int, dim: int = 0) -> list[ChannelAxis | None] | None:
     """Equal parts of the channels; they must stay equal, so in the end they must be one space or stay."""
     dim = int(dim) % x.data.ndim
-    if x.layout is None:
+    if x.channels is None:
         return None
-    if x.layout.axis != dim:
-        return [x.layout for _ in call.out]
+    if x.channels.axis != dim:
+        return [x.channels for _ in call.out]
     if len(call.out) != chunks:
-        state.pin(x.layout.parts, "chunk into fewer parts than asked for")
+        state.pin(x.channels.parts, "chunk into fewer parts than asked for")
         return None
-    rest, pieces = x.layout.parts, []
+    rest, pieces = x.channels.parts, []
     for piece in call.out:
         cut = state.blocks.cut_parts(rest, int(piece.shape[dim]))
         if cut is None:
-            state.pin(x.layout.parts, "chunk through one channel's positions")
+            state.pin(x.channels.parts, "chunk through one channel's positions")
             return None
         pieces.append(cut[0])
         rest = cut[1]
     state.equal.append((pieces, state.node))
-    return [Layout(dim, piece) for piece in pieces]
+    return [ChannelAxis(dim, piece) for piece in pieces]
 
 
 @rule("split", "split_with_sizes", "tensor_split")
-def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[Layout | None] | None:
+def split(state: State, call: Call, x: Value, sizes: Any, dim: int = 0) -> list[ChannelAxis | None] | None:
     """Sizes written into the forward pass do not follow a rewrite: pieces keep their widths.
 
     A program holds all sizes as numbers; there the pieces are cut, and the model is asked whether its numbers follow.
     """
-    if x.layout is None:
+    if x.channels is None:
         return None
     axis = int(dim) % x.data.ndim
-    if axis != x.layout.axis:
-        return [x.layout for _ in call.out]
+    if axis != x.channels.axis:
+        return [x.channels for _ in call.out]
     lengths = [int(piece.shape[axis]) for piece in call.out]
-    pieces = cut(state, x.layout.parts, lengths)
+    pieces = cut(state, x.channels.parts, lengths)
     if pieces is None:
-        state.pin(x.layout.parts, "split with fixed sizes")
+        state.pin(x.channels.parts, "split with fixed sizes")
         return None
     if not state.assumes or call.name == "tensor_split":
         for piece in pieces:
             state.keep_width(piece, "split with fixed sizes")
-        return [Layout(axis, piece) for piece in pieces]
+        return [ChannelAxis(axis, piece) for piece in pieces]
     for index, piece in enumerate(pieces):
         listed = isinstance(sizes, (list, tuple))
         if not listed and index == len(pieces) - 1 and lengths[index] != sizes:
-            state.pin(x.layout.parts, "split into pieces of different sizes")
+            state.pin(x.channels.parts, "split into pieces of different sizes")
             return None
         state.assume(lengths[index], piece, (1, index) if listed else (1,))
     if not isinstance(sizes, (list, tuple)):
         state.equal.append((pieces, state.node))
-    return [Layout(axis, piece) for piece in pieces]
+    return [ChannelAxis(axis, piece) for piece in pieces]
 
 
 def cut(state: State, parts: Parts, lengths: list[int]) -> list[Parts] | None:
@@ -140,21 +144,21 @@ def cut(state: State, parts: Parts, lengths: list[int]) -> list[Parts] | None:
 
 
 @rule("unbind")
-def unbind(state: State, call: Call, x: Value, dim: int = 0) -> list[Layout | None] | None:
+def unbind(state: State, call: Call, x: Value, dim: int = 0) -> list[ChannelAxis | None] | None:
     """One value per position; one value per channel would fix their number."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     dim = int(dim) % x.data.ndim
-    if dim == x.layout.axis:
-        state.pin(x.layout.parts, "unbind of the channels")
+    if dim == x.channels.axis:
+        state.pin(x.channels.parts, "unbind of the channels")
         return None
-    return [Layout(x.layout.axis - (dim < x.layout.axis), x.layout.parts) for _ in call.out]
+    return [ChannelAxis(x.channels.axis - (dim < x.channels.axis), x.channels.parts) for _ in call.out]
 
 
 @rule("getitem")
-def getitem(state: State, call: Call, x: Value, index: Any) -> Layout | None:
+def getitem(state: State, call: Call, x: Value, index: Any) -> ChannelAxis | None:
     """Indexing of other axes keeps the channels."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     items = list(index) if isinstance(index, tuple) else [index]
     if all(i is None or i is Ellipsis or type(i) in (int, slice) for i in items):
@@ -165,28 +169,28 @@ def getitem(state: State, call: Call, x: Value, index: Any) -> Layout | None:
         items[at : at + 1] = [slice(None)] * (x.data.ndim - named)
         axis = new = 0
         for item in items:
-            if item is not None and axis == x.layout.axis:
+            if item is not None and axis == x.channels.axis:
                 if item == slice(None):
-                    return Layout(new, x.layout.parts)
+                    return ChannelAxis(new, x.channels.parts)
                 piece = _written_in(state, x, item) if type(item) is slice else None
                 if piece is not None:
-                    return Layout(new, piece)
+                    return ChannelAxis(new, piece)
                 break
             axis += item is not None
             new += type(item) is not int
-    state.pin(x.layout.parts, "indexing of the channels")
+    state.pin(x.channels.parts, "indexing of the channels")
     return None
 
 
 def _written_in(state: State, x: Value, stretch: slice) -> Parts | None:
     """A stretch of the channels between two numbers: what it is cut from keeps its widths."""
-    assert x.layout is not None, "callers check the layout"
+    assert x.channels is not None, "callers check the channels"
     ends = (stretch.start, stretch.stop, stretch.step)
     if not all(end is None or type(end) is int for end in ends):
         return None
-    size = int(x.shape[x.layout.axis])
+    size = int(x.shape[x.channels.axis])
     begin, end, step = stretch.indices(size)
-    pieces = cut(state, x.layout.parts, [begin, end - begin, size - end]) if step == 1 and begin < end else None
+    pieces = cut(state, x.channels.parts, [begin, end - begin, size - end]) if step == 1 and begin < end else None
     if pieces is None:
         return None
     for piece in pieces:
@@ -195,33 +199,33 @@ def _written_in(state: State, x: Value, stretch: slice) -> Parts | None:
 
 
 @rule("slice", "narrow", "select")
-def pick(state: State, call: Call, x: Value, dim: int, *args: Any) -> Layout | None:
+def pick(state: State, call: Call, x: Value, dim: int, *args: Any) -> ChannelAxis | None:
     """A stretch or a position of one axis."""
-    if x.layout is None:
+    if x.channels is None:
         return None
-    axis, dim = x.layout.axis, int(dim) % x.data.ndim
+    axis, dim = x.channels.axis, int(dim) % x.data.ndim
     if dim == axis:
         # A slice that reaches to the end of every axis is the whole axis; any number is a width written in.
         start, stop, step = (*args, None, None, None)[:3]
         if call.name != "slice" or start or step not in (None, 1) or (stop is not None and stop < 2**62):
             piece = _stretch(state, x, start, stop) if call.name == "slice" and step in (None, 1) else None
             if piece is None:
-                state.pin(x.layout.parts, "indexing of the channels")
+                state.pin(x.channels.parts, "indexing of the channels")
                 return None
-            return Layout(axis, piece)
-        return x.layout
-    return Layout(axis - (call.name == "select" and dim < axis), x.layout.parts)
+            return ChannelAxis(axis, piece)
+        return x.channels
+    return ChannelAxis(axis - (call.name == "select" and dim < axis), x.channels.parts)
 
 
 def _stretch(state: State, x: Value, start: Any, stop: Any) -> Parts | None:
     """A slice of the channels in a program, whose ends the model must move along with them."""
-    assert x.layout is not None, "callers check the layout"
-    size = int(x.shape[x.layout.axis])
+    assert x.channels is not None, "callers check the channels"
+    size = int(x.shape[x.channels.axis])
     begin = int(start or 0)
     end = size if stop is None or stop >= 2**62 else int(stop)
     if not state.assumes or not 0 <= begin < end <= size:
         return None
-    pieces = cut(state, x.layout.parts, [begin, end - begin])
+    pieces = cut(state, x.channels.parts, [begin, end - begin])
     if pieces is None:
         return None
     if begin:
@@ -232,15 +236,15 @@ def _stretch(state: State, x: Value, start: Any, stop: Any) -> Parts | None:
 
 
 @rule("flatten")
-def flatten(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def flatten(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """`C×H×W` becomes one axis in which every channel is repeated `H·W` times."""
     return _reshaped(state, call, x, None)
 
 
 @rule("reshape", "view", "_unsafe_view")
-def reshape(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def reshape(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """The channel axis survives, or absorbs the axes behind it; a size written as a number stays that number."""
-    if x.layout is None:
+    if x.channels is None:
         state.pin_value([args, kwargs], f"{call.name} of a value that has fixed coordinates")
         return None
     shape = _sizes(args, kwargs)
@@ -255,10 +259,15 @@ def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
 
 
-def _reshaped(state: State, call: Call, x: Value, sizes: tuple[Any, ...] | None) -> Layout | None:
-    if x.layout is None:
+def _reshaped(state: State, call: Call, x: Value, sizes: tuple[Any, ...] | None) -> ChannelAxis | None:
+    if x.channels is None:
         return None
-    before, after, axis = tuple(x.shape), tuple(call.out.shape), x.layout.axis
+    if x.channels.folded:
+        whole = unfold(state, call, x)
+        state.pin_value([] if whole is not None else x, "reshape splits the channel axis")
+        state.pin_value(sizes, "the number of channels is written into a reshape")
+        return whole
+    before, after, axis = tuple(x.shape), tuple(call.out.shape), x.channels.axis
     left, size, right = prod(before[:axis]), before[axis], prod(before[axis + 1 :])
     for new in range(len(after)):
         if prod(after[:new]) != left or after[new] % size:
@@ -266,70 +275,71 @@ def _reshaped(state: State, call: Call, x: Value, sizes: tuple[Any, ...] | None)
         repeat = after[new] // size
         if repeat * prod(after[new + 1 :]) != right:
             continue
-        parts = tuple(part.repeated(repeat) for part in x.layout.parts)
+        parts = tuple(part.repeated(repeat) for part in x.channels.parts)
         if sizes is not None:
             others = [s for i, s in enumerate(sizes) if i != new]
             state.pin_value(others, "the number of channels is the size of another axis")
-            reason = "the reshape has the number of channels written in"
-            if not state.follow_size(sizes[new], parts, reason, (1, new)):
-                return None
-        return Layout(new, parts)
-    state.pin_value([x, sizes], "reshape splits the channel axis")
-    return None
+            state.follow_size(sizes[new], parts, "the reshape has the number of channels written in", (1, new))
+        return ChannelAxis(new, parts)
+    folded = fold(state, call, x)
+    state.pin_value([x, sizes] if folded is None else sizes, "reshape splits the channel axis")
+    return folded
 
 
 @rule("unflatten")
-def unflatten(state: State, call: Call, x: Value, dim: int, sizes: Any) -> Layout | None:
+def unflatten(state: State, call: Call, x: Value, dim: int, sizes: Any) -> ChannelAxis | None:
     """One axis becomes several, with their sizes written in."""
-    if x.layout is None or int(dim) % x.data.ndim == x.layout.axis or extents_in(sizes):
-        state.pin_value([x, sizes], "unflatten splits the channel axis")
+    written = "the number of channels is written into unflatten"
+    state.pin_value(sizes, written)
+    if x.channels is None:
         return None
-    later = int(dim) % x.data.ndim < x.layout.axis
-    return Layout(x.layout.axis + (call.rank - x.data.ndim) * later, x.layout.parts)
+    if int(dim) % x.data.ndim == x.channels.axis:
+        state.keep_width(x.channels.parts, written)
+        return _reshaped(state, call, x, None)
+    later = int(dim) % x.data.ndim < x.channels.axis
+    return ChannelAxis(x.channels.axis + (call.rank - x.data.ndim) * later, x.channels.parts)
 
 
 @rule("expand", "expand_as")
-def expand(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+def expand(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """Axes of size one are broadcast; the channels must not be one of them."""
     sizes = _sizes(args, kwargs)
     if call.name == "expand_as":
         sizes = shape_of(sizes[0])
-    if x.layout is None:
+    if x.channels is None:
         state.pin_value(sizes, f"{call.name} of a value that has fixed coordinates")
         return None
-    axis = x.layout.axis + call.rank - x.data.ndim
-    if call.out.shape[axis] != x.shape[x.layout.axis]:
+    axis = x.channels.axis + call.rank - x.data.ndim
+    if call.out.shape[axis] != x.shape[x.channels.axis]:
         state.pin_value([x, sizes], "one channel broadcast over many")
         return None
     others = [s for i, s in enumerate(sizes) if i != axis]
     state.pin_value(others, "the number of channels is the size of another axis")
-    reason = "the expand has the number of channels written in"
-    if not state.follow_size(sizes[axis], x.layout.parts, reason, (1, axis)):
-        return None
-    return Layout(axis, x.layout.parts)
+    state.follow_size(sizes[axis], x.channels.parts, "the expand has the number of channels written in", (1, axis))
+    return ChannelAxis(axis, x.channels.parts)
 
 
 @rule("squeeze", "unsqueeze", "squeeze_", "unsqueeze_")
-def unit_axes(state: State, call: Call, x: Value, dim: Any = None) -> Layout | None:
+def unit_axes(state: State, call: Call, x: Value, dim: Any = None) -> ChannelAxis | None:
     """Axes of size one come and go; channels keep their order."""
-    if x.layout is None:
+    if x.channels is None:
         return None
-    axis, rank = x.layout.axis, x.data.ndim
+    axis, rank = x.channels.axis, x.data.ndim
     if call.name.startswith("unsqueeze"):
         new = int(dim) % (rank + 1)
-        return Layout(axis + (new <= axis), x.layout.parts)
+        return ChannelAxis(axis + (new <= axis), x.channels.parts)
     listed = range(rank) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
     gone = {int(d) % rank for d in listed if x.shape[int(d)] == 1}
     if axis in gone:
-        state.pin(x.layout.parts, "squeeze of the channel axis")
+        state.pin(x.channels.parts, "squeeze of the channel axis")
         return None
-    return Layout(axis - sum(d < axis for d in gone), x.layout.parts)
+    return ChannelAxis(axis - sum(d < axis for d in gone), x.channels.parts)
 
 
-@rule("permute", "transpose", "movedim", "swapaxes", "swapdims", "moveaxis", "t", "transpose_")
-def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layout | None:
+@rule(*sorted(MOVES))
+def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> ChannelAxis | None:
     """The channel axis goes where the permutation takes it."""
-    if x.layout is None:
+    if x.channels is None:
         return None
     rank, values = x.data.ndim, [*args, *kwargs.values()]
     order = list(range(rank))
@@ -340,14 +350,14 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Layou
         order.reverse()
     elif call.name in ("movedim", "moveaxis"):
         if not all(isinstance(v, int) for v in values):
-            state.pin(x.layout.parts, "movedim of several axes")
+            state.pin(x.channels.parts, "movedim of several axes")
             return None
         source, target = (int(v) % rank for v in values)
         order.insert(target, order.pop(source))
     else:
         a, b = (int(v) % rank for v in values[:2])
         order[a], order[b] = order[b], order[a]
-    return Layout(order.index(x.layout.axis), x.layout.parts)
+    return moved(x.channels, order)
 
 
 __all__ = [

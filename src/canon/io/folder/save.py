@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from torch import Tensor, nn
 
-from canon._files import OutputError, atomic_path
+from canon._files import OutputError, atomic_path, resumable_folder
 from canon.errors import CanonError
 from canon.graph.tensors import tensor_names
 from canon.io.folder.build import build_skeleton
@@ -31,8 +31,16 @@ def is_folder_model(model: nn.Module) -> bool:
     )
 
 
-def save_folder(model: nn.Module, target: Path) -> tuple[str, ...]:
+def save_folder(
+    model: nn.Module, target: Path, *, work: str | None = None, progress: Callable[[float], None] | None = None
+) -> tuple[str, ...]:
     """Write a model as a new folder, whole or not at all; gives what a user should know about it.
+
+    Args:
+        model: The model.
+        target: Where to.
+        work: A digest of all that the model was made from; files that were finished before are then not written again.
+        progress: Told which part is done, from 0 to 1.
 
     Raises:
         OutputError: The model has no config to write, or there is something at that place.
@@ -46,14 +54,16 @@ def save_folder(model: nn.Module, target: Path) -> tuple[str, ...]:
     note = model.__dict__.get(NOTE) or _note(model)
     tensors = _saved(model)
     values, notes = adapted(note, model)
-    with atomic_path(target) as place:
-        place.mkdir()
+    with atomic_path(target) if work is None else resumable_folder(target, work) as place:
+        place.mkdir(exist_ok=True)
         (place / CONFIG).write_text(json.dumps(values, indent=2, sort_keys=True) + "\n", encoding="utf-8")
         stem = "model" if note["package"] == "transformers" else "diffusion_pytorch_model"
         most = note["shard_bytes"] or SHARD_BYTES
         with ShardWriter(place, stem, shapes_of(tensors), most, indexed=note["indexed"]) as writer:
-            for name, tensor in tensors.items():
+            for done, (name, tensor) in enumerate(tensors.items(), 1):
                 writer.add(name, tensor)
+                if progress is not None:
+                    progress(done / len(tensors))
     return notes
 
 

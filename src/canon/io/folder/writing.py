@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -12,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from canon.io.tensor_writer import TensorWriter
+from canon.io.tensor_writer import TensorWriter, is_whole
 
 METADATA: Final = {"format": "pt"}
 
@@ -28,7 +29,8 @@ def shapes_of(tensors: Mapping[str, Tensor]) -> dict[str, tuple[tuple[int, ...],
 class ShardWriter:
     """Takes tensors one after the other, in the order of `shapes`; each file holds at most so many bytes.
 
-    A tensor that is larger gets a file of its own.
+    A tensor that is larger gets a file of its own. A file has its name when it is whole; those that are there already
+    are left as they are, and what belongs into them is passed over.
     """
 
     def __init__(self, folder: Path, stem: str, shapes: Shapes, most: int, *, indexed: bool = True) -> None:
@@ -43,6 +45,12 @@ class ShardWriter:
         self._waiting = iter(self._files.items())
         self._left: list[str] = []
         self._open: TensorWriter | None = None
+        self._path = folder
+        self.finished = tuple(
+            file
+            for file, names in self._files.items()
+            if is_whole(folder / file, {name: shapes[name] for name in names}, METADATA)
+        )
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -54,15 +62,20 @@ class ShardWriter:
             file, names = next(self._waiting)
             self._left = [*reversed(names)]
             shapes = {one: self._shapes[one] for one in names}
-            self._open = TensorWriter(self._folder / file, shapes, METADATA)
-        assert self._open is not None, "a file was opened"
+            self._path = self._folder / file
+            if file not in self.finished:
+                self._open = TensorWriter(self._part, shapes, METADATA)
         assert self._left.pop() == name, "tensors come in the order that was promised"
-        self._open.add(name, tensor)
+        if self._open is not None:
+            self._open.add(name, tensor)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close(kind, error, trace)
+        if kind is None:
+            for other in {path.name for path in self._folder.glob("*.safetensors*")} - self._files.keys():
+                (self._folder / other).unlink()  # of a work that was cut otherwise
         if kind is None and self._index is not None:
             weight_map = {name: file for file, names in self._files.items() for name in names}
             total = sum(map(_size, self._shapes.values()))
@@ -73,6 +86,13 @@ class ShardWriter:
         if self._open is not None:
             self._open.__exit__(kind, error, trace)
             self._open = None
+            if kind is None:
+                os.replace(self._part, self._path)
+
+    @property
+    def _part(self) -> Path:
+        """What a file is called until it is whole."""
+        return self._path.with_name(f"{self._path.name}.part")
 
 
 def _size(entry: tuple[tuple[int, ...], torch.dtype]) -> int:

@@ -90,6 +90,15 @@ class Assembly:
         self._layers = {key: known for key, known in self._layers.items() if known != path}
         return True
 
+    def shapes(self) -> dict[fx.Node, torch.Size]:
+        """Shapes of the constants that are operands."""
+        found = {}
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                folder, _, name = str(node.target).rpartition(".")
+                found[node] = getattr(self._root.get_submodule(folder), name).shape
+        return found
+
     def finish(self, outputs: Sequence[fx.Node]) -> fx.GraphModule:
         """The module in evaluation mode, with the file's numbers in it."""
         self.graph.output(outputs[0] if len(outputs) == 1 else tuple(outputs))

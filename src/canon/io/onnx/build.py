@@ -23,7 +23,8 @@ from canon.io.onnx.assembly import Assembly
 from canon.io.onnx.check import MOST_NODES, check_operators, known_operators
 from canon.io.onnx.hints import any_of, hint, known_result, method, settled
 from canon.io.onnx.model import Branch, Model, Node, Port, StoredTensor, settled_shapes
-from canon.io.onnx.operators import TAKE_SIZES, check_whole, lookup, moved, on_sizes
+from canon.io.onnx.norms import spell_norms
+from canon.io.onnx.operators import TAKE_SIZES, check_whole, evened, lookup, moved, on_sizes
 from canon.io.onnx.order import in_order, reads
 from canon.io.onnx.precision import is_mixed, widened
 from canon.io.onnx.tensors import TensorReader, dtype_of
@@ -175,6 +176,7 @@ class Builder:
             apply = lookup(node.op, node.domain)
             assert apply is not None, "checked before"
             check_whole(node, operands)
+            operands = evened(self, node, operands)
             quantized = any(isinstance(value, Quantized) for value in operands)
             result = moved(self, node, operands, apply) if quantized else apply(self, node, *operands)
         return result if isinstance(result, list) else [result]
@@ -305,7 +307,10 @@ class Builder:
         found = [self.value(port.name) for port in self.model.outputs]
         if not any(isinstance(value, Activation) for value in found):
             raise UnsupportedModelError("no output of the model depends on its inputs")
-        result = self.assembly.finish([self.activation(value).node for value in found])
+        nodes = [self.activation(value).node for value in found]
+        shapes = {node: value.hints[0].shape for node, value in self._made.items()} | self.assembly.shapes()
+        norms = spell_norms(self.assembly.graph, shapes)
+        result = self.assembly.finish([norms.get(node, node) for node in nodes])
         result.meta["inputs"] = tuple((p.name, self.wide(dtype_of(p.dtype, p.name)), p.shape) for p in self.inputs)
         result.meta["notes"], result.meta["precision"] = tuple(self.notes), self.precision
         return result

@@ -118,7 +118,7 @@ class Blocks:
     """Channels that stand together."""
 
     channels: Mapping[str, int]
-    """How many channels of a value are read where it leaves the blocks."""
+    """How many channels a value has, without those that fill up its last block."""
 
 
 def scaled(x: Value, y: Value) -> Measured | Activation:

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from canon.describe import Array
 from canon.graph import LinearMap
-from canon.recovery.facts.subject import Subject, by_row
+from canon.recovery.facts.subject import Subject
 from canon.recovery.liveness import find_live
+from canon.rewrite.axes import by_row
 
 Marks = dict[int, Array]
 """By space id: a mark for each channel."""

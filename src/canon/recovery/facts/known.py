@@ -7,8 +7,6 @@ from functools import cached_property
 
 from canon.describe import Parameters
 from canon.describe.curves import Curves
-from canon.graph import Space
-from canon.recovery.facts.forms import Forms
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.facts.ranges import Ranges
 from canon.recovery.facts.sizes import Sizes
@@ -53,7 +51,3 @@ class Facts:
     def magnitudes(self, small: float) -> Magnitudes:
         """How large weights are; less than `small` of the median is unusual."""
         return Magnitudes(self._subject, self.parameters, small)
-
-    def forms(self, space: Space) -> Forms:
-        """What the channels of a space are as functions of its layers' inputs."""
-        return Forms(self._subject, space, self.parameters, self.ranges)

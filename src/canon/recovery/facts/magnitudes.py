@@ -15,7 +15,8 @@ from torch import Tensor
 from canon.describe import Array, Parameters
 from canon.graph import Consumer, LinearMap, Segment, Space
 from canon.recovery.facts.alive import Alive
-from canon.recovery.facts.subject import Subject, by_row, columns_of
+from canon.recovery.facts.subject import Subject
+from canon.rewrite.axes import by_row, columns_of
 
 SAMPLE: Final = 12
 """Rows, or columns, that are looked at first."""

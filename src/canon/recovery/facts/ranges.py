@@ -19,7 +19,8 @@ from canon.describe.arrays import quiet
 from canon.describe.curves import Function
 from canon.graph import LinearMap, Segment, Space, Stage
 from canon.recovery.facts.following import Following
-from canon.recovery.facts.subject import Subject, by_row
+from canon.recovery.facts.subject import Subject
+from canon.rewrite.axes import by_row
 
 Interval = tuple[Array, Array, Array]
 """Lowest and highest value of each channel, and how many numbers had to have the right sign for that; or, as a negative
@@ -27,12 +28,6 @@ number, how many had to be small."""
 
 Ends = tuple[Array, Array]
 """Lowest and highest value alone."""
-
-SAMPLE: Final = 24
-"""Inputs of a row that are looked at first."""
-
-KERNEL: Final = 4
-"""Numbers of a kernel that are looked at first."""
 
 GRID: Final = np.concatenate([-np.logspace(4, -6, 401), [0.0], np.logspace(-6, 4, 401)])
 """Where functions are asked: all that the graph calls pointwise is a function of torch, without surprises between."""
@@ -163,8 +158,10 @@ class Ranges(Following[Interval]):
     def _candidates(self, linear: LinearMap, source: Tensor) -> Array:
         """Rows whose numbers seem to have one sign: of the others we know no more than of any row."""
         rows, gone = np.arange(source.shape[0]), self._gone(linear)
-        for count, kernel in ((8, 1), (32, 4), (source.shape[1], source.shape[2])):
-            part = source[:, :count, :kernel]
+        size = source.shape[2]
+        for count, kernel in ((8, 1), (32, 4), (source.shape[1], size)):  # from the middle: kernels may have grown
+            first = (size - min(kernel, size)) // 2
+            part = source[:, :count, first : first + kernel]
             if rows.size < source.shape[0]:
                 part = part[torch.from_numpy(rows).to(source.device)]
             if gone is not None:

@@ -16,7 +16,7 @@ from canon.describe.arrays import quiet
 from canon.describe.curves import Function
 from canon.graph import LinearMap, Space, Stage
 from canon.recovery.facts.following import Following
-from canon.recovery.facts.subject import columns_of
+from canon.rewrite.axes import columns_of
 
 Size = tuple[Array, Array]
 """How far a channel moves, and the value that it moves around."""

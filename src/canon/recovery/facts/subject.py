@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from canon.describe import Array
-from canon.graph import ChannelGraph, LinearMap, Pin, Producer, Space
+from canon.graph import ChannelGraph, Pin, Producer, Space
 from canon.recovery.tolerance import Tolerance
+from canon.rewrite.axes import by_row
+from canon.rewrite.kernels import Kernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +30,9 @@ class Subject:
 
     merged: Mapping[int, Array] = field(default_factory=dict)
     """By space id: how many channels each one stands for."""
+
+    kernels: Mapping[str, Kernel] = field(default_factory=dict)
+    """By weight of a convolution whose kernels may become smaller: how it lays them."""
 
     def members(self, space: Space) -> Array:
         """How many channels each channel of a space stands for."""
@@ -55,6 +59,7 @@ class Subject:
     def barred(self, spaces: Iterable[int], reason: str) -> Subject:
         """The same with some spaces pinned: no pass touches them."""
         chosen, pin = set(spaces), Pin(reason, "recovery")
+        chosen |= {peer for space in chosen for peer in self.graph.spaces[space].peers}
         marked = (replace(s, pins=(*s.pins, pin)) if s.id in chosen else s for s in self.graph.spaces)
         return replace(self, graph=replace(self.graph, spaces=tuple(marked)))
 
@@ -62,33 +67,3 @@ class Subject:
     def narrowing(self) -> tuple[Space, ...]:
         """The spaces that may become narrower, and that something reads."""
         return tuple(s for s in self.graph.free if s.consumers and s.width > self.widths.get(s.id, 0))
-
-    def uses(self, name: str) -> int:
-        """In how many places of the forward pass a tensor is used."""
-        found = {linear.node for linear in self.graph.maps if name in (linear.weight, linear.bias)}
-        for space in self.graph.spaces:
-            found |= {stage.node for stage in space.stages if name in stage.params.values()}
-        return len(found)
-
-
-def by_row(weight: Tensor, linear: LinearMap) -> Tensor:
-    """A weight as `rows x columns x kernel`, without copying it where that can be."""
-    rows = weight.detach().movedim((linear.row_axis, linear.column_axis), (0, 1))
-    return rows.reshape(rows.shape[0], rows.shape[1], -1)
-
-
-def columns_of(weight: Tensor, linear: LinearMap, offset: int, length: int) -> Tensor:
-    """Some columns as `rows x columns x kernel`; the rows of a grouped layer lie side by side, `rows/groups x C_in`."""
-    rows = by_row(weight, linear)
-    if linear.groups > 1:
-        count, inputs, kernel = rows.shape
-        rows = rows.view(linear.groups, count // linear.groups, inputs, kernel).transpose(0, 1)
-        rows = rows.reshape(count // linear.groups, linear.groups * inputs, kernel)
-    return rows[:, offset : offset + length]
-
-
-def mask(width: int, channels: Array) -> Tensor:
-    """Channels by number, as marks."""
-    found = torch.zeros(width, dtype=torch.bool)
-    found[torch.from_numpy(np.asarray(channels))] = True
-    return found

@@ -17,26 +17,20 @@ from canon.describe.arrays import norm
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.forms import Forms
-from canon.recovery.rewriting import Rewrite, Step, drop, in_steps, move_columns
+from canon.recovery.proposal import Proposal, SpaceChange, drop, move_columns, space_by_space
 from canon.transforms import ChannelTransform
 
 CLOSE: Final = 1e-5
 """How far a row may be from a sum of others where there are nearly as many rows as numbers in each."""
 
 
-def basis(subject: Subject, facts: Facts) -> Rewrite | None:
+def basis(subject: Subject, facts: Facts) -> Proposal | None:
     """As many channels as are linearly independent; readers take the others from them."""
-    steps: list[Step] = []
-    for space in reversed(subject.narrowing):
-        if space.groups == 1 and space.width > 1:
-            step = _reduced(subject, facts, space)
-            if step is not None:
-                steps.append(step)
-                subject = subject.with_tensors(step.tensors)
-    return in_steps(steps)
+    spaces = [space for space in reversed(subject.narrowing) if space.groups == 1 and space.width > 1]
+    return space_by_space(subject, spaces, lambda now, space: _reduced(now, facts, space))
 
 
-def _reduced(subject: Subject, facts: Facts, space: Space) -> Step | None:
+def _reduced(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None:
     bounded = facts.ranges if facts.ranges.special(space) else None
     bent = {s.output for s in space.stages if s.kind == "activation" and s.reach == "pointwise"}
     if bounded is None and any(consumer.point in bent for consumer in space.consumers):
@@ -70,7 +64,7 @@ def _reduced(subject: Subject, facts: Facts, space: Space) -> Step | None:
     channels = torch.from_numpy(members[gone])
     tensors = move_columns(subject, space, {c.tap: found[c.point] for c in space.consumers})
     tensors.update(drop(subject.with_tensors(tensors), space, channels))
-    return Step(space.id, channels, tensors)
+    return SpaceChange(space.id, channels, tensors)
 
 
 def _tolerance(subject: Subject, vectors: Array) -> float:

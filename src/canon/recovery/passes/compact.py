@@ -5,15 +5,19 @@ All of it from one optimistic analysis: dummies that wait for each other, in cli
 
 from __future__ import annotations
 
+from canon.graph.mapped import room_like
 from canon.recovery.facts import Facts, Subject
-from canon.recovery.reduce import reduce
-from canon.recovery.rewriting import Rewrite
+from canon.recovery.proposal import Proposal
+from canon.recovery.reduce import plan
 from canon.rewrite.resize import resize
 
 
-def compact(subject: Subject, facts: Facts) -> Rewrite | None:
+def compact(subject: Subject, facts: Facts) -> Proposal | None:
     """The model with one channel for each class that is read. What was looked at and kept is told as well."""
-    reduction = reduce(subject.graph, subject.tensors, facts.classes, subject.tolerance, subject.widths)
-    outcomes = reduction.outcomes
-    widths = {space: outcome.kept.numel() for space, outcome in outcomes.items()}
-    return Rewrite((), resize(subject.graph, widths), reduction.tensors, outcomes, reduction.rings)
+    chosen = plan(subject.graph, subject.tensors, facts.classes, subject.tolerance, subject.widths)
+    widths = {space: outcome.kept.numel() for space, outcome in chosen.outcomes.items()}
+    hollow = chosen.hollow(subject.kernels)
+    written = dict(chosen.write(room_like(subject.tensors.values()), hollow))
+    again = bool(written) and chosen.unsettled
+    kernels = {name: subject.kernels[name].without(ends) for name, ends in hollow.items()}
+    return Proposal((), resize(subject.graph, widths, hollow), written, chosen.outcomes, again, kernels)

@@ -5,6 +5,7 @@ They come first: no other pass can compare numbers that are not finite.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,28 +15,26 @@ from torch import Tensor
 from canon.describe import Array
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
-from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
+from canon.recovery.proposal import Proposal, SpaceChange, hold, space_by_space
 
 FAR: Final = 1e4
 """As good as infinity: functions that have an end are there."""
 
 
-def endless(subject: Subject, facts: Facts) -> Rewrite | None:
+def endless(subject: Subject, facts: Facts) -> Proposal | None:
     """Such channels read nothing and have a finite shift; where they are zero, nobody reads them."""
-    steps: list[Step] = []
-    for space in subject.graph.free:
-        infinite = _infinite(subject, space)
+
+    def settled(now: Subject, space: Space) -> SpaceChange | None:
+        infinite = _infinite(now, space)
         if not infinite.any() or not space.consumers:
-            continue
+            return None
         values = np.array([facts.ranges.constant(space, consumer.point) for consumer in space.consumers])
-        settled = infinite & np.isfinite(values).all(axis=0)
-        channels, dead = (torch.from_numpy(np.flatnonzero(m)) for m in (settled, settled & (values == 0).all(axis=0)))
-        if channels.numel():
-            changed = {**scale_rows(subject, space, channels, 0.0), **_bounded(subject, space, channels)}
-            changed |= forget(subject.with_tensors(changed), space, dead)
-            steps.append(Step(space.id, channels, changed))
-            subject = subject.with_tensors(changed)
-    return in_steps(steps)
+        change = hold(now, space, infinite & np.isfinite(values).all(axis=0), (values == 0).all(axis=0))
+        if change is None:
+            return None
+        return replace(change, tensors={**change.tensors, **_bounded(now, space, change.channels)})
+
+    return space_by_space(subject, subject.graph.free, settled)
 
 
 def shifts(space: Space, subject: Subject) -> dict[str, int]:

@@ -20,7 +20,7 @@ from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.noise import OUTSTANDING
-from canon.recovery.rewriting import Rewrite, Step, drop, in_steps
+from canon.recovery.proposal import Proposal, SpaceChange, drop, space_by_space
 
 FAINT: Final = 4e-5
 """Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
@@ -57,8 +57,10 @@ class Shares:
     read: Array
     """Channels that are read as usual."""
 
-    there: Array
-    """Channels of which there is something, and something of it is read."""
+    @property
+    def there(self) -> Array:
+        """Channels of which there is something, and something of it is read."""
+        return np.asarray((self.product > 0) | (self.loud & (self.column > 0)))
 
     def below(self, limit: float, noises: Array | float = 1.0) -> Array:
         """Which channels have next to no row, or next to no column at any layer that reads them, and not both.
@@ -71,7 +73,7 @@ class Shares:
         return np.asarray((self.product <= LITTLE * noises) & (silent | unread))
 
 
-def faint(subject: Subject, facts: Facts) -> Rewrite | None:
+def faint(subject: Subject, facts: Facts) -> Proposal | None:
     """Nobody reads such channels any more."""
     magnitudes = facts.magnitudes(FAINT)
     if not magnitudes.suspicious:
@@ -95,13 +97,12 @@ def faint(subject: Subject, facts: Facts) -> Rewrite | None:
         gone = found
     if not any((marks & shares[index].there).any() for index, marks in gone.items()):
         return None  # what is not there at all goes elsewhere
-    steps: list[Step] = []
-    for index in sorted(gone, reverse=True):
-        channels = torch.from_numpy(np.flatnonzero(gone[index]))
-        if channels.numel() < spaces[index].width:
-            steps.append(Step(index, channels, drop(subject, spaces[index], channels)))
-            subject = subject.with_tensors(steps[-1].tensors)
-    return in_steps(steps)
+
+    def unused(now: Subject, space: Space) -> SpaceChange | None:
+        channels = torch.from_numpy(np.flatnonzero(gone[space.id]))
+        return SpaceChange(space.id, channels, drop(now, space, channels)) if channels.numel() < space.width else None
+
+    return space_by_space(subject, [spaces[index] for index in sorted(gone, reverse=True)], unused)
 
 
 def _smallest(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
@@ -115,9 +116,10 @@ def _smallest(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:
 
 def _shares(space: Space, facts: Facts, magnitudes: Magnitudes, alive: Alive) -> Shares:
     row, column, product = np.zeros((3, space.width))
-    loud, read, there = np.zeros((3, space.width), dtype=bool)
+    loud, read = np.zeros((2, space.width), dtype=bool)
     for point in _bends(space):  # what is off most of the time is not silent
-        row = np.maximum(row, _share(facts.sizes.at(space, point)[0]))
+        share = _share(facts.sizes.at(space, point)[0])
+        row, loud = np.maximum(row, share), loud | (share > ORDINARY)
     for consumer in space.consumers:
         columns = magnitudes.columns(space, consumer, alive)
         size = facts.sizes.loudness(space, consumer.point)
@@ -125,8 +127,7 @@ def _shares(space: Space, facts: Facts, magnitudes: Magnitudes, alive: Alive) ->
         product = np.maximum(product, _share(columns * size))
         loud |= _share(facts.sizes.at(space, consumer.point)[0]) > ORDINARY
         read |= _share(columns) > ORDINARY
-        there |= columns * size > 0
-    return Shares(row, column, product, loud, read, there)
+    return Shares(row, column, product, loud, read)
 
 
 def _bends(space: Space) -> list[int]:

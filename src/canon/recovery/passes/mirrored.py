@@ -9,7 +9,10 @@ there are signs for which all lines together stay what they are: `Σ o·e⊗u = 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -17,12 +20,13 @@ import torch
 
 from canon.describe import Array, Signature, Stack, cluster
 from canon.describe.arrays import norm
+from canon.describe.curves import Curve
 from canon.graph import Space, Stage
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.forms import Forms
-from canon.recovery.facts.subject import by_row, columns_of
-from canon.recovery.rewriting import Rewrite, Step, drop, in_steps, move_columns, negate
+from canon.recovery.proposal import Proposal, SpaceChange, drop, move_columns, negate, space_by_space
+from canon.rewrite.axes import by_row, columns_of
 from canon.transforms import ChannelTransform
 
 GLANCE: Final = (12, 4)
@@ -31,32 +35,44 @@ GLANCE: Final = (12, 4)
 
 @dataclass(frozen=True, eq=False)
 class Bent:
-    """The one activation of a space, and how readers see it."""
+    """An activation of a space, and how some readers see it. Every reader of a dense block has one of its own."""
 
     stage: Stage
     factors: dict[int, Array]
     """By consumer's point: what multiplies the activation."""
 
-
-@dataclass(frozen=True, eq=False)
-class Directions:
-    """Channels by the direction of their filters."""
-
-    leader: Array
-    sign: Array
-    size: Array
-    """Channel = size x f(sign x direction)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Place:
-    """A space that holds mirrored channels."""
-
-    space: Space
-    bent: Bent
     vectors: Array
     """What the function is applied to, as numbers, `width x numbers`."""
 
+    curve: Curve
+
+    @cached_property
+    def size(self) -> Array:
+        """Channel = size x f(unit)."""
+        return norm(self.vectors) if self.curve.homogeneous else np.ones(len(self.vectors))
+
+    @cached_property
+    def unit(self) -> Array:
+        """Vectors of length 1, or 0."""
+        size = norm(self.vectors)
+        return np.asarray(self.vectors / np.where(size > 0, size, 1.0)[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class Directions:
+    """Channels by the directions of their filters."""
+
+    leader: Array
+    sign: Array
+    """Channels of one leader are `size x f(sign x direction)` before every reader."""
+
+
+@dataclass(frozen=True, eq=False)
+class MirroredSpace:
+    """A space that holds mirrored channels."""
+
+    space: Space
+    bends: list[Bent]
     directions: Directions
     paired: Array
     """Channels along whose direction both signs occur."""
@@ -77,123 +93,102 @@ class Merge:
     """Channels, by number, whose sign must be turned."""
 
 
-def mirrored(subject: Subject, facts: Facts) -> Rewrite | None:
+def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
     """One channel for each direction, with the sign that keeps the function."""
-    places: dict[int, Place] = {}
-    for space in subject.narrowing:
-        bent = _bent(subject, facts, space) if space.groups == 1 else None
-        if bent is not None and _glance(subject, facts, space, bent):
-            place = _place(subject, facts, space, bent)
-            if place is not None:
-                places[space.id] = place
+    seen = (_place(subject, facts, s) for s in subject.narrowing if s.groups == 1 and _glance(subject, s))
+    places = {place.space.id: place for place in seen if place is not None}
     if not places:
         return None
     # Assume that all mirrored channels are gone, and see whether the living readers do without them.
     gone = {index: place.paired for index, place in places.items()}
     while True:
         alive = Alive(subject, gone)
-        merges = {index: _merge(subject, facts, places[index], alive) for index in gone}
+        merges = {index: _merge(subject, places[index], alive) for index in gone}
         found = {index: merge.gone for index, merge in merges.items() if merge is not None}
         if settled(gone, found):
             break
         gone = found
-    steps: list[Step] = []
-    for index in sorted(gone, reverse=True):
-        merge = merges[index]
-        assert merge is not None, "what is gone was merged"
-        steps.append(_written(subject, places[index], merge))
-        subject = subject.with_tensors(steps[-1].tensors)
-    return in_steps(steps)
+
+    def one_each(now: Subject, space: Space) -> SpaceChange | None:
+        merge = merges[space.id]
+        return None if merge is None else _written(now, places[space.id], merge)
+
+    return space_by_space(subject, [places[index].space for index in sorted(gone, reverse=True)], one_each)
 
 
-def _bent(subject: Subject, facts: Facts, space: Space) -> Bent | None:
-    """Whether every reader sees one function of a line, whose odd part is a line."""
-    if sum(s.kind == "activation" and s.reach == "pointwise" for s in space.stages) != 1:
-        return None
-    forms = Forms(subject, space, facts.parameters, None)
-    factors: dict[int, Array] = {}
-    stage = None
+def _glance(subject: Subject, space: Space) -> bool:
+    """Whether some numbers of the rows suggest that two channels have one direction."""
+    for producer in space.producers:
+        linear = subject.graph.maps[producer.map]
+        rows = by_row(subject.tensors[linear.weight], linear)[producer.offset : producer.offset + space.width]
+        seen = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
+        unit = seen / np.maximum(norm(seen), 1e-300)[:, None]
+        leader = _directions([unit], [], subject.tolerance.equal).leader
+        if (leader != np.arange(leader.size)).any():
+            return True
+    return False
+
+
+def _bends(subject: Subject, facts: Facts, space: Space) -> list[Bent]:
+    """How readers see a space, if each sees one function of a line, whose odd part is a line; else empty."""
+    names = [name for s in space.stages for name in s.params.values()]
+    names += [subject.graph.maps[p.map].weight for p in space.producers]
+    if len(names) != len(set(names)):
+        return []
+    forms, stages = Forms(subject, space, facts.parameters, None), dict[int, Stage]()
+    factors: dict[int, dict[int, Array]] = defaultdict(dict)
     for consumer in space.consumers:
         form = forms.at.get(consumer.point)
         if form is None or form.bend is None or form.lines or form.offset.any():
-            return None
-        if stage not in (None, form.bend.stage):
-            return None
-        stage, factors[consumer.point] = form.bend.stage, form.bend.factor
-    if stage is None or not facts.curves.of(stage.function).half:
-        return None
-    names = [name for s in space.stages for name in s.params.values()]
-    names += [subject.graph.maps[p.map].weight for p in space.producers]
-    return Bent(stage, factors) if len(names) == len(set(names)) else None
+            return []
+        stages[form.bend.stage.output] = form.bend.stage
+        factors[form.bend.stage.output][consumer.point] = form.bend.factor
+    curves = {output: facts.curves.of(stage.function) for output, stage in stages.items()}
+    if not all(curve.half for curve in curves.values()):
+        return []
+    vectors = {output: forms.vectors(forms.at[stage.inputs[0]]) for output, stage in stages.items()}
+    return [Bent(stage, factors[key], vectors[key], curves[key]) for key, stage in stages.items()]
 
 
-def _glance(subject: Subject, facts: Facts, space: Space, bent: Bent) -> bool:
-    """Whether some numbers of the rows suggest that two channels are mirrored."""
-    form = Forms(subject, space, facts.parameters, None).at[bent.stage.inputs[0]]
-    parts = []
-    for place, producer in enumerate(space.producers):
-        if place in form.lines:
-            linear = subject.graph.maps[producer.map]
-            rows = by_row(subject.tensors[linear.weight], linear)[producer.offset : producer.offset + space.width]
-            seen = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
-            parts.append(seen * form.lines[place][:, None])
-    vectors = np.concatenate(parts, axis=1)
-    return _has_mirrored(
-        _directions(vectors, subject.tolerance.equal, np.zeros(space.width), _homogeneous(bent, facts))
-    )
-
-
-def _has_mirrored(found: Directions) -> bool:
-    return bool((found.sign != found.sign[found.leader]).any())
-
-
-def _homogeneous(bent: Bent, facts: Facts) -> bool:
-    return facts.curves.of(bent.stage.function).homogeneous
-
-
-def _directions(vectors: Array, tolerance: float, label: Array, homogeneous: bool) -> Directions:
-    """Channels whose vectors agree up to sign, and up to size where that passes the function."""
-    size = norm(vectors)
-    unit = vectors / np.where(size > 0, size, 1.0)[:, None]
+def _directions(units: Sequence[Array], sizes: Sequence[Array], tolerance: float) -> Directions:
+    """Channels whose vectors agree up to one sign before every reader, and some of them in their sizes."""
     # The sign of the largest entry that most have: a projection that no vector is likely to be at right angles to.
-    probe = np.random.default_rng(0).standard_normal(vectors.shape[1])
-    sign = np.where(unit @ probe < 0, -1.0, 1.0)
-    stacks = [Stack((unit * sign[:, None])[None], None, True)]
-    if not homogeneous:
-        stacks.append(Stack(np.log(np.where(size > 0, size, 1.0))[None, :, None], None, True))
-    leader = cluster(Signature(len(vectors), stacks), label.astype(np.int64), tolerance)
-    return Directions(leader, sign, size if homogeneous else np.ones_like(size))
+    whole = np.concatenate(units, axis=1)
+    probe = np.random.default_rng(0).standard_normal(whole.shape[1])
+    sign = np.where(whole @ probe < 0, -1.0, 1.0)
+    stacks = [Stack((unit * sign[:, None])[None], None, True) for unit in units]
+    stacks += [Stack(np.log(np.where(size > 0, size, 1.0))[None, :, None], None, True) for size in sizes]
+    return Directions(cluster(Signature(sign.size, stacks), np.zeros(sign.size, dtype=np.int64), tolerance), sign)
 
 
-def _place(subject: Subject, facts: Facts, space: Space, bent: Bent) -> Place | None:
-    forms = Forms(subject, space, facts.parameters, None)
-    vectors = forms.vectors(forms.at[bent.stage.inputs[0]])
-    found = _directions(vectors, subject.tolerance.equal, np.zeros(space.width), _homogeneous(bent, facts))
-    if not _has_mirrored(found):
+def _place(subject: Subject, facts: Facts, space: Space) -> MirroredSpace | None:
+    bends = _bends(subject, facts, space)
+    if not bends:
+        return None
+    sizes = [norm(bent.vectors) for bent in bends if not bent.curve.homogeneous]
+    found = _directions([bent.unit for bent in bends], sizes, subject.tolerance.equal)
+    turned = found.sign != found.sign[found.leader]
+    if not turned.any():
         return None
     both = np.zeros(space.width, dtype=bool)
-    both[found.leader[found.sign != found.sign[found.leader]]] = True
-    return Place(space, bent, vectors, found, both[found.leader])
+    both[found.leader[turned]] = True
+    return MirroredSpace(space, bends, found, both[found.leader])
 
 
-def _merge(subject: Subject, facts: Facts, place: Place, alive: Alive) -> Merge | None:
+def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None:
     """What becomes of the channels, as far as living readers see them; None: there are no signs that fit."""
     found, zero = place.directions, subject.tolerance.zero
-    columns = _columns(subject, place, alive) * found.size[:, None]
     heads, group = np.unique(found.leader, return_inverse=True)
-    even, odd, mass = (np.zeros((heads.size, columns.shape[1])) for _ in range(3))
-    np.add.at(even, group, columns)
-    np.add.at(odd, group, columns * found.sign[:, None])
-    np.add.at(mass, group, np.abs(columns))
-    flat = (norm(even) <= zero * norm(mass)) & place.paired[heads]
-    even[flat] = 0.0
-    lines = place.vectors[heads] * (found.sign / np.where(found.size > 0, found.size, 1.0))[heads, None]
+    sums = [
+        _Sums.of(_columns(subject, place.space, bent, alive), found.sign, group, bent, heads) for bent in place.bends
+    ]
+    flat = np.logical_and.reduce([place.paired[heads], *(norm(s.even) <= zero * norm(s.mass) for s in sums)])
     signs = found.sign[heads]
-    if facts.curves.of(place.bent.stage.function).odd:
-        solved = _signs(even, odd, lines, norm(even) == 0, norm(mass) * norm(lines), zero)
+    if any(bent.curve.odd for bent in place.bends):
+        solved = _signs([s for s, bent in zip(sums, place.bends, strict=True) if bent.curve.odd], flat, zero)
         if solved is None:
             return None
-        signs = np.where(norm(mass) > 0, solved, signs)
+        signs = np.where(sum(norm(s.mass) for s in sums) > 0, solved, signs)
     right = found.sign == signs[group]
     order = np.lexsort((np.arange(found.sign.size), ~right, group))
     chosen = order[np.searchsorted(group[order], np.arange(heads.size))]
@@ -204,52 +199,78 @@ def _merge(subject: Subject, facts: Facts, place: Place, alive: Alive) -> Merge 
     return Merge(into, flat[group], gone, chosen[~right[chosen] & ~flat])
 
 
-def _columns(subject: Subject, place: Place, alive: Alive) -> Array:
-    """How every channel's activation is read, `width x numbers`, all living rows of all readers side by side."""
-    parts, space = [], place.space
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What the channels of each direction give some readers: `directions x numbers`."""
+
+    even: Array
+    odd: Array
+    mass: Array
+    lines: Array
+
+    @staticmethod
+    def of(columns: Array, sign: Array, group: Array, bent: Bent, heads: Array) -> _Sums:
+        even, odd, mass = (np.zeros((heads.size, columns.shape[1])) for _ in range(3))
+        np.add.at(even, group, columns)
+        np.add.at(odd, group, columns * sign[:, None])
+        np.add.at(mass, group, np.abs(columns))
+        return _Sums(
+            even, odd, mass, bent.vectors[heads] * (sign / np.where(bent.size > 0, bent.size, 1.0))[heads, None]
+        )
+
+
+def _columns(subject: Subject, space: Space, bent: Bent, alive: Alive) -> Array:
+    """How every direction is read, `width x numbers`, all living rows of an activation's readers side by side."""
+    parts = []
     for consumer in space.consumers:
+        if consumer.point not in bent.factors:
+            continue
         linear = subject.graph.maps[consumer.map]
         part = columns_of(subject.tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
         if linear.groups == 1:
             part = part[alive.rows(linear).to(part.device)]
         wide = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()
-        parts.append(wide * place.bent.factors[consumer.point][:, None])
+        parts.append(wide * (bent.factors[consumer.point] * bent.size)[:, None])
     return np.concatenate(parts, axis=1)
 
 
-def _signs(even: Array, odd: Array, lines: Array, flat: Array, mass: Array, zero: float) -> Array | None:
+def _signs(sums: Sequence[_Sums], flat: Array, zero: float) -> Array | None:
     """The signs with which lines stay what they are; None: there are none."""
-    alike = lines @ lines.T
     kept = np.flatnonzero(~flat)
-    total = float(((odd @ odd.T) * alike).sum())
-    signs = np.ones(len(even))
-    left = total
-    if kept.size:
-        matrix = (even[kept] @ even[kept].T) * alike[np.ix_(kept, kept)]
-        given = ((even[kept] @ odd.T) * alike[kept]).sum(axis=1)
+    total, allowed, matrix, given = 0.0, 0.0, np.zeros((kept.size, kept.size)), np.zeros(kept.size)
+    for part in sums:
+        alike = part.lines @ part.lines.T
+        total += float(((part.odd @ part.odd.T) * alike).sum())
+        allowed += float(((norm(part.mass) * norm(part.lines)) ** 2).sum())
+        matrix += (part.even[kept] @ part.even[kept].T) * alike[np.ix_(kept, kept)]
+        given += ((part.even[kept] @ part.odd.T) * alike[kept]).sum(axis=1)
+    signs, left = np.ones(flat.size), total
+    read = np.diag(matrix) > 0
+    if read.any():
+        kept, matrix, given = kept[read], matrix[np.ix_(read, read)], given[read]
         scale = 1 / np.sqrt(np.diag(matrix))
         solved = np.linalg.lstsq(matrix * scale[:, None] * scale, given * scale, rcond=1e-13)[0] * scale
         signs[kept] = np.where(solved < 0, -1.0, 1.0)
         if np.abs(solved - signs[kept]).max() > 0.1:
             return None
-        left = total - 2 * signs[kept] @ given + signs[kept] @ matrix @ signs[kept]
-    return signs if left <= zero**2 * float((mass**2).sum()) else None
+        left = total + float(signs[kept] @ (matrix @ signs[kept] - 2 * given))
+    return signs if left <= zero**2 * allowed else None
 
 
-def _written(subject: Subject, place: Place, merge: Merge) -> Step:
+def _written(subject: Subject, place: MirroredSpace, merge: Merge) -> SpaceChange:
     """Columns go to one channel of each direction; where none has the right sign, one is turned."""
-    space, bent, size, into = place.space, place.bent, place.directions.size, merge.into
-    ratio = size / np.where(size[into] > 0, size[into], 1.0)
-    transforms = {}
-    for consumer in space.consumers:
-        factor = bent.factors[consumer.point]
-        passed = ratio * factor / np.where(factor[into] != 0, factor[into], 1.0)
-        target = torch.from_numpy(np.where(merge.flat, -1, into))
-        transforms[consumer.tap] = ChannelTransform.merge(target, torch.from_numpy(passed), space.width)
+    space, into, transforms = place.space, merge.into, {}
+    target = torch.from_numpy(np.where(merge.flat, -1, into))
+    for bent in place.bends:
+        for consumer in space.consumers:
+            if consumer.point in bent.factors:
+                whole = bent.size * bent.factors[consumer.point]
+                passed = torch.from_numpy(whole / np.where(whole[into] != 0, whole[into], 1.0))
+                transforms[consumer.tap] = ChannelTransform.merge(target, passed, space.width)
     tensors = move_columns(subject, space, transforms)
     if merge.turned.size:
-        turned = torch.from_numpy(merge.turned)
-        tensors.update(negate(subject.with_tensors(tensors), space, turned, bent.stage.inputs[0]))
+        points = [bent.stage.inputs[0] for bent in place.bends]
+        tensors.update(negate(subject.with_tensors(tensors), space, torch.from_numpy(merge.turned), points))
     channels = torch.from_numpy(np.flatnonzero(merge.gone))
     tensors.update(drop(subject.with_tensors(tensors), space, channels))
-    return Step(space.id, channels, tensors)
+    return SpaceChange(space.id, channels, tensors)

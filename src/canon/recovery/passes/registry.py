@@ -10,6 +10,7 @@ from canon.recovery.passes.endless import endless
 from canon.recovery.passes.faint import faint
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
+from canon.recovery.passes.straighten import straighten
 from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
@@ -19,5 +20,6 @@ PASSES: Final[tuple[Pass, ...]] = (
     faint,
     mirrored,
     basis,
+    straighten,
 )
 """Asked in turn until none of them finds anything."""

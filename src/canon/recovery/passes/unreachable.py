@@ -9,35 +9,28 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-import torch
 
 from canon.describe import Array
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
-from canon.recovery.rewriting import Rewrite, Step, forget, in_steps, scale_rows
+from canon.recovery.proposal import Proposal, SpaceChange, hold, space_by_space
 
 USUAL: Final = 0.2
 """A part of the median size that ordinary channels of a space reach."""
 
 
-def unreachable(subject: Subject, facts: Facts) -> Rewrite | None:
+def unreachable(subject: Subject, facts: Facts) -> Proposal | None:
     """Rows of such channels become zero; where the value is zero, nobody reads them any more."""
-    steps: list[Step] = []
-    for space in subject.narrowing:
-        if not facts.ranges.special(space):
-            continue
+
+    def held(now: Subject, space: Space) -> SpaceChange | None:
         values = np.array([facts.ranges.constant(space, consumer.point) for consumer in space.consumers])
         still = ~np.isnan(values).any(axis=0)
         if not still.any() or still.all():
-            continue
-        still &= _moving(subject, space) & _ordinary(space, facts)
-        channels, dead = (torch.from_numpy(np.flatnonzero(m)) for m in (still, still & (values == 0).all(axis=0)))
-        if channels.numel():
-            changed = scale_rows(subject, space, channels, 0.0)
-            changed |= forget(subject.with_tensors(changed), space, dead)
-            steps.append(Step(space.id, channels, changed))
-            subject = subject.with_tensors(changed)
-    return in_steps(steps)
+            return None
+        still &= _moving(now, space) & _ordinary(space, facts)
+        return hold(now, space, still, (values == 0).all(axis=0))
+
+    return space_by_space(subject, [s for s in subject.narrowing if facts.ranges.special(s)], held)
 
 
 def _ordinary(space: Space, facts: Facts) -> Array:

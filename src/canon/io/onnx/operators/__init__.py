@@ -19,6 +19,7 @@ from canon.io.onnx.operators import (
     sizes,
     sources,
 )
+from canon.io.onnx.operators.blocked import evened
 from canon.io.onnx.operators.quantized import check_whole, moved
 from canon.io.onnx.operators.registry import lookup, operator_names
 from canon.io.onnx.operators.sizes import TAKE_SIZES, on_sizes
@@ -28,4 +29,4 @@ _GROUPS = (
     reducing, resizing, shaping, sizes, sources,
 )  # fmt: skip
 
-__all__ = ["TAKE_SIZES", "check_whole", "lookup", "moved", "on_sizes", "operator_names"]
+__all__ = ["TAKE_SIZES", "check_whole", "evened", "lookup", "moved", "on_sizes", "operator_names"]

@@ -15,11 +15,13 @@ from torch.nn import functional
 
 from canon.errors import UnsupportedModelError
 from canon.io.onnx.model import Node
+from canon.io.onnx.operators.filling import BY_CHANNEL, channel_counts
 from canon.io.onnx.operators.fused import activated
 from canon.io.onnx.operators.layers import conv as plain_conv
 from canon.io.onnx.operators.pooling import average_pool, global_pool, max_pool
 from canon.io.onnx.operators.registry import NCHWC, Result, operator
 from canon.io.onnx.operators.shaping import permuted
+from canon.io.onnx.order import in_order
 from canon.io.onnx.values import Activation, Blocks, Constant, Value
 
 if TYPE_CHECKING:
@@ -65,43 +67,37 @@ def conv(
     b: Builder, node: Node, x: Value, weight: Value, bias: Value | None = None, other: Value | None = None
 ) -> Result:
     """A convolution, a sum and an activation."""
-    x, groups = b.activation(x), node.integer("group", 1)
-    if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)) or weight.rank != 4:
-        raise UnsupportedModelError("a convolution in blocks with computed weights")
-    kernel = unblocked(weight.tensor, groups, blocks(b).size)
-    offset = torch.zeros(kernel.shape[0]) if bias is None else bias.tensor
-    channels = int(x.hints[0].shape[1])
+    counts, groups = blocks(b).channels, node.integer("group", 1)
+    x = b.activation(x)
+    kernel, offset = _kernel(b, node, blocks(b).size)
+    rows = min(counts.get(node.outputs[0], kernel.shape[0]), kernel.shape[0])
     if groups > 1 and kernel.shape[1] == 1:
-        groups = _check_filling(kernel, offset, channels, node)
+        x, groups = _with_channels(b, x, rows), rows
     elif groups == 1:
-        kernel = kernel[:, :channels]
-    rows = channels if groups == channels > 1 else _filled(b, node, kernel, offset)
-    kernel, offset = kernel[:rows].contiguous(), offset[:rows].contiguous()
+        kernel = kernel[:, : int(x.hints[0].shape[1])]
     given = replace(node, attributes={**node.attributes, "group": groups})
-    bound = None if bias is None else Constant(offset, bias.name)
-    result = plain_conv(b, given, x, Constant(kernel, weight.name), bound)
+    bound = None if bias is None else Constant(offset[:rows].contiguous(), getattr(bias, "name", ""))
+    result = plain_conv(b, given, x, Constant(kernel[:rows].contiguous(), getattr(weight, "name", "")), bound)
     if other is not None:
-        other = b.activation(other)
-        count = max(rows, int(other.hints[0].shape[1]))
-        result = b.call(torch.add, _with_channels(b, result, count), _with_channels(b, other, count))
+        result = b.call(torch.add, result, _with_channels(b, b.activation(other), rows))
     return activated(b, node, result, [float(v) for v in node.attributes.get("activation_params") or []])
 
 
-def _check_filling(kernel: Tensor, offset: Tensor, channels: int, node: Node) -> int:
-    """The number of channels of a depthwise convolution, whose filling must stay zero."""
-    if bool(offset[channels:].any()) or node.text("activation", "") in ("Sigmoid", "HardSigmoid"):
-        raise UnsupportedModelError("a convolution in blocks whose filling is not zero")
-    return channels
+def _kernel(b: Builder, node: Node, block: int) -> tuple[Tensor, Tensor]:
+    """A layer's kernel in the usual order, and its bias."""
+    weight, bias = (b.value(name) if name else None for name in (*node.inputs[1:3], "")[:2])
+    if not isinstance(weight, Constant) or not (bias is None or isinstance(bias, Constant)) or weight.rank != 4:
+        raise UnsupportedModelError("a convolution in blocks with computed weights")
+    kernel = unblocked(weight.tensor, node.integer("group", 1), block)
+    return kernel, torch.zeros(kernel.shape[0]) if bias is None else bias.tensor
 
 
-def _filled(b: Builder, node: Node, kernel: Tensor, offset: Tensor) -> int:
-    """Rows without those that only fill up the last block and give zero."""
-    if node.text("activation", "") in ("Sigmoid", "HardSigmoid", "Clip"):
-        return int(kernel.shape[0])
-    alive = kernel.flatten(1).abs().amax(1) + offset.abs() > 0
-    last = int(alive.nonzero().max()) + 1 if bool(alive.any()) else 1
-    first = int(kernel.shape[0]) - blocks(b).size + 1
-    return min(max(last, first, blocks(b).channels.get(node.outputs[0], 0)), int(kernel.shape[0]))
+def evened(b: Builder, node: Node, operands: list[Any]) -> list[Any]:
+    """Operands of a sum or product in blocks with as many channels as its result has."""
+    count = None if b.blocks is None else b.blocks.channels.get(node.outputs[0])
+    if count is None or node.domain == NCHWC:
+        return operands
+    return [_with_channels(b, v, count) if isinstance(v, Activation) and v.rank > 1 else v for v in operands]
 
 
 def unblocked(weight: Tensor, groups: int, block: int) -> Tensor:
@@ -128,6 +124,7 @@ def blocks(b: Builder) -> Blocks:
     if b.blocks is None:
         kernels = _kernels(b)
         able = [size for size in _SIZES if all(_possible(kernel, groups, size) for kernel, groups in kernels)]
+        able = [size for size in able if all(-(-count // size) * size == rows for count, rows in _leaving(b))]
         if not able:
             raise ValueError("no size of blocks fits all kernels")
         some = kernels[:_MOST]
@@ -139,8 +136,9 @@ def blocks(b: Builder) -> Blocks:
                 "the weights are stored in blocks of channels, and nothing in the file says how large these are",
                 hint="Save the model with onnxruntime's optimisation level 'extended' instead of 'all'",
             )
-        leaving = [node for node in b.model.nodes if node.op == "ReorderOutput" and node.inputs]
-        b.blocks = Blocks(best, {node.inputs[0]: node.integer("channels", 0) for node in leaving})
+        numbers = {name: math.prod(stored.shape) for name, stored in b.stored.items()}
+        counts = channel_counts(in_order(b.model.nodes), lambda node: _kernel(b, node, best), numbers)
+        b.blocks = Blocks(best, counts)
     return b.blocks
 
 
@@ -152,6 +150,21 @@ def _kernels(b: Builder) -> list[tuple[Tensor, int]]:
             if isinstance(weight, Constant) and weight.rank == 4:
                 found.append((weight.tensor, node.integer("group", 1)))
     return found
+
+
+def _leaving(b: Builder) -> list[tuple[int, int]]:
+    """Of layers whose result leaves the blocks: how many channels leave, and how many rows they were filled up to."""
+    rows = {}
+    for node in b.model.nodes:
+        if node.domain == NCHWC and node.op == "Conv" and len(node.inputs) > 1 and node.outputs:
+            weight = b.value(node.inputs[1])
+            if isinstance(weight, Constant) and weight.rank == 4:
+                rows[node.outputs[0]] = int(weight.tensor.shape[0])
+        elif node.op in BY_CHANNEL and node.inputs and node.inputs[0] in rows and node.outputs:
+            rows[node.outputs[0]] = rows[node.inputs[0]]
+    leaving = [node for node in b.model.nodes if node.domain == NCHWC and node.op == "ReorderOutput" and node.inputs]
+    counts = [(node.integer("channels", 0), rows.get(node.inputs[0])) for node in leaving]
+    return [(count, row) for count, row in counts if count > 0 and row is not None]
 
 
 def _possible(kernel: Tensor, groups: int, block: int) -> bool:

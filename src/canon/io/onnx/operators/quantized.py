@@ -6,6 +6,7 @@ before: rounding and saturation are left out, save where saturation at zero is t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -23,18 +24,28 @@ if TYPE_CHECKING:
     from canon.io.onnx.build import Builder
 
 _SUFFIXES: Final = ("_quantized", "_QuantizeLinear", "_DequantizeLinear")
-_NOT_NEGATIVE: Final = frozenset(
-    {functional.relu, functional.relu6, torch.sigmoid, torch.softmax, functional.hardsigmoid, torch.abs, torch.square}
-)
-_KEEP_SIGN: Final = frozenset(
+_FAR: Final = 64
+"""Activations that are followed back from one that is rounded."""
+
+_FLOORS: Final = {
+    functional.relu: 0.0, functional.relu6: 0.0, torch.abs: 0.0, torch.square: 0.0, torch.sigmoid: 0.0,
+    torch.softmax: 0.0, functional.hardsigmoid: 0.0, functional.silu: -0.2785, functional.hardswish: -0.375,
+    functional.gelu: -0.17, functional.mish: -0.3089, torch.tanh: -1.0,
+}  # fmt: skip
+"""What functions never go below."""
+
+_SHARES: Final = frozenset({torch.sigmoid, torch.softmax, functional.hardsigmoid})
+"""Functions between zero and one: what is multiplied with them does not go further below zero."""
+
+_KEEP_FLOOR: Final = frozenset(
     {
         functional.max_pool1d, functional.max_pool2d, functional.max_pool3d, functional.avg_pool1d,
         functional.avg_pool2d, functional.avg_pool3d, functional.adaptive_avg_pool1d, functional.adaptive_avg_pool2d,
         functional.adaptive_avg_pool3d, functional.adaptive_max_pool2d, torch.flatten, torch.reshape, torch.permute,
-        torch.squeeze, torch.unsqueeze, torch.mean, torch.add, torch.cat, torch.mul,
+        torch.squeeze, torch.unsqueeze, torch.mean,
     }
 )  # fmt: skip
-"""Of operands that are not negative they make no negative result."""
+"""Functions that give nothing below the lowest of what they are given, or zero."""
 
 
 def dequantized(b: Builder, stored: Value, scale: Value, zero: Value | None, axis: int, block: int = 0) -> Constant:
@@ -113,25 +124,45 @@ def quantized(b: Builder, x: Value, scale: Value, zero: Value | None, dtype: tor
         raise UnsupportedModelError(f"values that are rounded to {kind}")
     lowest, highest = torch.iinfo(kind).min, torch.iinfo(kind).max
     zeros = torch.zeros(1) if zero is None else zero.tensor
-    if bool((zeros == lowest).all()) and real.node.op != "placeholder" and not _not_negative(real, {}):
+    # What is never below half a step rounds to zero: saturation does nothing then.
+    steps = float(scale.tensor.min())
+    if bool((zeros == lowest).all()) and real.node.op != "placeholder" and _floor(real, {}) < -steps / 2:
         top = (highest - lowest) * scale.tensor.double()
         six = bool(((top - 6).abs() < 1e-3).all())
         real = b.call(functional.relu6 if six else functional.relu, real)
     return Quantized(real, scale, zero)
 
 
-def _not_negative(x: Any, known: dict[Any, bool]) -> bool:
-    """Whether an activation cannot be negative, so that saturation at zero does nothing."""
+def _floor(x: Any, known: dict[Any, float]) -> float:
+    """What an activation never goes below, as far as the functions that made it tell."""
     node = x.node if isinstance(x, Activation) else x
+    if isinstance(node, (int, float)):
+        return float(node)
     if not isinstance(node, torch.fx.Node):
-        return isinstance(node, (int, float)) and node >= 0
+        return -math.inf
     if node not in known:
-        known[node] = node.target in _NOT_NEGATIVE
-        if node.target in _KEEP_SIGN and len(known) < 64:
-            several = node.target in (torch.add, torch.cat, torch.mul)
-            given = node.args[0] if node.target is torch.cat else node.args if several else node.args[:1]
-            known[node] = isinstance(given, (list, tuple)) and all(_not_negative(item, known) for item in given)
+        known[node] = _FLOORS.get(node.target, -math.inf)  # type: ignore[arg-type]
+        if len(known) < _FAR:
+            known[node] = max(known[node], _floor_of_result(node, known))
     return known[node]
+
+
+def _floor_of_result(node: torch.fx.Node, known: dict[Any, float]) -> float:
+    """The same, from what the operands never go below."""
+    if node.target in _KEEP_FLOOR:
+        return min(_floor(node.args[0], known), 0.0)
+    if node.target is torch.cat and isinstance(node.args[0], (list, tuple)):
+        return min(_floor(item, known) for item in node.args[0])
+    if node.target is torch.add:
+        return sum(_floor(item, known) for item in node.args[:2])
+    if node.target is torch.mul:
+        shares = [isinstance(item, torch.fx.Node) and item.target in _SHARES for item in node.args[:2]]
+        floors = [_floor(item, known) for item in node.args[:2]]
+        if min(floors) >= 0:
+            return 0.0
+        if any(shares):
+            return min(floors)
+    return -math.inf
 
 
 @operator("QuantizeLinear")

@@ -1,4 +1,4 @@
-"""tiny_column: channels that are read, but so weakly that it does not matter."""
+"""Channels that are read, but so weakly that it does not matter."""
 
 from __future__ import annotations
 
@@ -23,3 +23,15 @@ class TinyColumn(Primitive):
         low, high = (math.log10(end) for end in setting.options.tiny_range)
         drawn = torch.rand((channels.groups, count), generator=setting.generator, dtype=torch.float64)
         return channels.append(Kind.TINY, count, 10 ** (low + (high - low) * drawn))
+
+
+@final
+class NoisyClique(Primitive):
+    """A clique whose outgoing weights sum to noise, by default of 10⁻⁵ of what is usual in the layer."""
+
+    name: ClassVar[str] = "noisy_clique"
+    preserves: ClassVar[Preserves] = "nearly"
+
+    def inject(self, channels: Channels, count: int, setting: Setting) -> Channels:
+        """Append one clique to each block."""
+        return channels.append(Kind.NOISY_CLIQUE, count, setting.options.clique_noise)

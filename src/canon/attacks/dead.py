@@ -1,11 +1,11 @@
-"""dead_range: channels that no input can switch on."""
+"""Channels that are never switched on: by no input that can reach them, or by none that was tried."""
 
 from __future__ import annotations
 
 from typing import ClassVar, final
 
 from canon.attacks.channels import Channels, Kind
-from canon.attacks.interface import Primitive, Setting
+from canon.attacks.interface import Preserves, Primitive, Setting
 
 
 @final
@@ -25,3 +25,22 @@ class DeadRange(Primitive):
     def inject(self, channels: Channels, count: int, setting: Setting) -> Channels:
         """Append dummies."""
         return channels.append(Kind.DEAD_RANGE, count)
+
+
+@final
+class DeadData(Primitive):
+    """Any filter, with a threshold above all that it gives on the probes; consumers read it with any weight.
+
+    The function is kept on the probes and what is like them, and nowhere else.
+    """
+
+    name: ClassVar[str] = "dead_data"
+    preserves: ClassVar[Preserves] = "on data"
+
+    def obstacle(self, setting: Setting) -> str | None:
+        """There must be a shift to set, in an ordinary layer, and an activation with a floor."""
+        return setting.place.data_obstacle
+
+    def inject(self, channels: Channels, count: int, setting: Setting) -> Channels:
+        """Append dummies."""
+        return channels.append(Kind.DEAD_DATA, count)
