@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from canon._files import UNFINISHED, OutputError, resumable_folder
 from canon.cli.main import app, execute
@@ -19,7 +20,10 @@ pytest.importorskip("transformers")
 
 KILLED = """
 import os, signal, sys
+import torch
 from canon.io.folder.writing import ShardWriter
+
+torch.set_num_threads(int(sys.argv[2]))
 
 add, count = ShardWriter.add, [0]
 
@@ -34,7 +38,7 @@ def counted(self, name, tensor):
 ShardWriter.add = counted
 from canon.cli.main import app, execute
 
-execute(app, sys.argv[2:])
+execute(app, sys.argv[3:])
 """
 
 
@@ -58,7 +62,8 @@ def begun(folder: Path) -> list[Path]:
 
 
 def killed(tensors: int, *command: str | Path) -> None:
-    words = [sys.executable, "-c", KILLED, str(tensors), *map(str, command)]
+    # What is gone on with was computed by as many threads.
+    words = [sys.executable, "-c", KILLED, str(tensors), str(torch.get_num_threads()), *map(str, command)]
     assert subprocess.run(words, check=False, capture_output=True).returncode == -signal.SIGKILL
 
 
