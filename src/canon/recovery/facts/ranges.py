@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from canon.describe import Array, Parameters
-from canon.describe.arrays import quiet
+from canon.describe.arrays import norm, quiet
 from canon.describe.curves import Function
 from canon.graph import LinearMap, Segment, Space, Stage
 from canon.recovery.facts.following import Following
@@ -112,6 +112,9 @@ class Ranges(Following[Interval]):
             low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
             low, high = low + bias, high + bias
             evidence = np.full(count, -float(source.shape[1:].numel()))
+        ball = self._within(linear, source)
+        if ball is not None:
+            return ball[0] + bias, ball[1] + bias, np.full(count, -np.inf)  # no chance: every row is bounded
         rows = self._candidates(linear, source)
         if not rows.size:
             return low, high, evidence
@@ -125,6 +128,27 @@ class Ranges(Following[Interval]):
         numbers = np.count_nonzero(full, axis=(1, 2))
         evidence[rows] = np.where(numbers > 0, numbers, np.inf)
         return low, high, evidence
+
+    def _within(self, linear: LinearMap, source: Tensor) -> Ends | None:
+        """Intervals of rows over what a norm over all channels gives, scaled and shifted; None: something else.
+
+        All channels together are no longer than a number: rows give no more than their own length allows.
+        """
+        level, reach = np.zeros(len(source)), np.zeros(len(source))
+        for segment in linear.columns or ():
+            space, stage = self.graph.spaces[segment.space], self._makers.get(segment.point)
+            gain, shift = np.ones(space.width), np.zeros(space.width)
+            while stage is not None and stage.kind in ("scale", "shift") and stage.repeat == 1:
+                params = self.parameters.of(stage, space)
+                shift = shift + gain * params["bias"][:, 0] if "bias" in params else shift
+                gain = gain * params["weight"][:, 0] if "weight" in params else gain
+                stage = self._makers.get(stage.inputs[0])
+            if stage is None or np.isinf(stage.ball) or segment.repeat > 1 or linear.zero_padding:
+                return None
+            part = source[:, segment.offset : segment.offset + segment.length].double().cpu().numpy()
+            level += part.sum(axis=2) @ shift
+            reach += stage.ball * norm((part * gain[:, None]).transpose(0, 2, 1)).sum(axis=1)
+        return level - reach, level + reach
 
     def _of_silent(self, linear: LinearMap, source: Tensor) -> Interval:
         """Over the model's inputs, rows of zeros alone are bounded."""
@@ -199,10 +223,10 @@ class Ranges(Following[Interval]):
         if stage.kind == "activation":
             return self._activated(stage, given[0])
         if stage.kind == "norm":
-            norm = self.parameters.affine(stage, space)
-            ends = [norm.factor * end[:, None] + norm.shift for end in (low, high)]
-            endless = np.isinf(norm.shift)
-            ends = [np.where((norm.factor == 0) | endless, norm.shift, end) for end in ends]
+            line = self.parameters.affine(stage, space)
+            ends = [line.factor * end[:, None] + line.shift for end in (low, high)]
+            endless = np.isinf(line.shift)
+            ends = [np.where((line.factor == 0) | endless, line.shift, end) for end in ends]
             evidence = np.where(endless.all(axis=1), np.inf, evidence)
             return np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1), evidence
         return self._weighted(stage, space, given[0])
@@ -237,6 +261,8 @@ class Ranges(Following[Interval]):
 
     def _activated(self, stage: Stage, given: Interval) -> Interval:
         low, high, evidence = given
+        if np.isfinite(stage.ball):
+            return np.full_like(low, -stage.ball), np.full_like(high, stage.ball), np.zeros_like(evidence)
         if stage.reach != "pointwise":
             if stage.reach == "other":
                 return _unbounded(low.size)
