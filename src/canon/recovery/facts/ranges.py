@@ -7,6 +7,7 @@ only the other rows are read whole.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -38,6 +39,15 @@ FLAT: Final = 1e-12
 
 CHANCE: Final = 1e-3
 """How many channels of a space of random ones may be expected to be bounded by chance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """Channels are `gain · z + shift`, and `z` as a vector is no longer than `radius`."""
+
+    radius: float
+    gain: Array
+    shift: Array
 
 
 class Ranges(Following[Interval]):
@@ -130,25 +140,29 @@ class Ranges(Following[Interval]):
         return low, high, evidence
 
     def _within(self, linear: LinearMap, source: Tensor) -> Ends | None:
-        """Intervals of rows over what a norm over all channels gives, scaled and shifted; None: something else.
-
-        All channels together are no longer than a number: rows give no more than their own length allows.
-        """
+        """Intervals of rows over channels that lie in a ball: no more than a row's length allows. None: they do not."""
         level, reach = np.zeros(len(source)), np.zeros(len(source))
         for segment in linear.columns or ():
-            space, stage = self.graph.spaces[segment.space], self._makers.get(segment.point)
-            gain, shift = np.ones(space.width), np.zeros(space.width)
-            while stage is not None and stage.kind in ("scale", "shift") and stage.repeat == 1:
-                params = self.parameters.of(stage, space)
-                shift = shift + gain * params["bias"][:, 0] if "bias" in params else shift
-                gain = gain * params["weight"][:, 0] if "weight" in params else gain
-                stage = self._makers.get(stage.inputs[0])
-            if stage is None or np.isinf(stage.ball) or segment.repeat > 1 or linear.zero_padding:
+            ball = self.ball(segment)
+            if ball is None or linear.zero_padding:
                 return None
             part = source[:, segment.offset : segment.offset + segment.length].double().cpu().numpy()
-            level += part.sum(axis=2) @ shift
-            reach += stage.ball * norm((part * gain[:, None]).transpose(0, 2, 1)).sum(axis=1)
+            level += part.sum(axis=2) @ ball.shift
+            reach += ball.radius * norm((part * ball.gain[:, None]).transpose(0, 2, 1)).sum(axis=1)
         return level - reach, level + reach
+
+    def ball(self, segment: Segment) -> Ball | None:
+        """Where channels lie together because a norm over all of them came before; None: nothing is known."""
+        space, stage = self.graph.spaces[segment.space], self._makers.get(segment.point)
+        gain, shift = np.ones(space.width), np.zeros(space.width)
+        while stage is not None and stage.kind in ("scale", "shift") and stage.repeat == 1:
+            params = self.parameters.of(stage, space)
+            shift = shift + gain * params["bias"][:, 0] if "bias" in params else shift
+            gain = gain * params["weight"][:, 0] if "weight" in params else gain
+            stage = self._makers.get(stage.inputs[0])
+        if stage is None or np.isinf(stage.ball) or segment.repeat > 1:
+            return None
+        return Ball(stage.ball, gain, shift)
 
     def _of_silent(self, linear: LinearMap, source: Tensor) -> Interval:
         """Over the model's inputs, rows of zeros alone are bounded."""
