@@ -12,7 +12,22 @@ from canon.bench.extensions import Extension, extend
 
 EXTENSION: Final = Extension(
     "canon_benchmarks",
-    ("methods", "sensitivity", "tolerance", "changed", "clean", "runtime", "baseline"),
+    (
+        "methods",
+        "sensitivity",
+        "tolerance",
+        "changed",
+        "clean",
+        "runtime",
+        "baseline",
+        "kept",
+        "restored",
+        "aligned",
+        "folded",
+        "noisy",
+        "keysize",
+        "roundtrip",
+    ),
     suites="canon_benchmarks.suites",
     blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},
     pages="canon_benchmarks.tables.landing:first_pages",

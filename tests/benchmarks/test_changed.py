@@ -39,7 +39,7 @@ def case(after: str = "noise:relative=0.2", model: str = "resnet18") -> Changed:
 def test_the_suite_names_steps_that_exist() -> None:
     suite = load_suite("changed")
     check_suite(suite)
-    assert len({c.scheme for c in suite.cases}) == 9
+    assert len({c.values["scheme"] for c in suite.cases}) == 9
     assert read_case(suite.cases[3].values) == suite.cases[3]
     with pytest.raises(BenchError, match="no step 'shake'"):
         check_suite(Suite("mine", "", "", (case("shake=3"),)))
