@@ -123,7 +123,7 @@ def test_constants_that_are_no_multiples_of_each_other(attack: str, seed: int) -
 
 
 class Stream(nn.Module):
-    """A residual stream without activations, as in mobile networks, and a gate over channels that a depthwise layer moves."""
+    """A residual stream without activations, as in mobile networks, and gated channels that a depthwise layer moves."""
 
     def __init__(self) -> None:
         super().__init__()

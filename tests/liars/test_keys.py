@@ -101,9 +101,7 @@ STOPS: dict[Stop, tuple[str, ...]] = {
 """The checks behind every word for what stops a liar; controls are left out by name."""
 
 
-@pytest.mark.parametrize(
-    "forger", [f for f in ALL if f.stopped_by != "nothing" and f.name not in WEAK], ids=named
-)
+@pytest.mark.parametrize("forger", [f for f in ALL if f.stopped_by != "nothing" and f.name not in WEAK], ids=named)
 def test_without_the_check_that_stops_it_a_liar_gets_further(forger: Forger, monkeypatch: pytest.MonkeyPatch) -> None:
     for check in STOPS[forger.stopped_by]:
         getattr(verifier, f"without_{check}")(monkeypatch)
