@@ -24,6 +24,7 @@ from canon.describe.coordinates import Coordinates
 from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, LinearMap
 from canon.graph.tensors import not_finite
+from canon.transforms import entries
 
 SKETCH = 16
 """Numbers per sketch."""
@@ -253,7 +254,7 @@ def columns_in(linear: LinearMap, length: int, coordinates: Mapping[int, Coordin
             scale = np.where(np.isnan(known), scale, 0.0)
             still = still or bool(value.any())  # zeros add nothing
         if repeat > 1:
-            named = (named[:, None] * repeat + np.arange(repeat)).ravel()
+            named = entries(torch.from_numpy(named), repeat).numpy()
             scale, value = scale.repeat(repeat), value.repeat(repeat)
         index.append(named + size)
         factor.append(scale)
