@@ -15,7 +15,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.groups import grouped
 from canon.cli.inputs import moved
-from canon.cli.models import Model, ModelOut, Reading, digested, load_model, save_model
+from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
 from canon.cli.options import AsJson, Device, Force, Seed, parse_device
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ LogFile = Annotated[Path | None, typer.Option("--log", dir_okay=False, help="Whe
 def attack(
     model: Model,
     out: ModelOut,
-    reading: Reading,
+    reading: ReadOptions,
     log: LogFile = None,
     op: Ops = None,
     ratio: Ratio = 0.2,

@@ -14,7 +14,7 @@ from canon._files import atomic_path, check_output
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.groups import grouped
-from canon.cli.models import Reading, load_model
+from canon.cli.models import ReadOptions, load_model
 from canon.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ EXAMPLES = examples(
     "canon commit --attach answer.tsr --out deposited.claim",
 )
 Committed = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="The owner's model: a file of any format, as it will be shown.")
+    str | None, typer.Argument(metavar="MODEL", help="The owner's model: a file of any format, as it will be shown.")
 ]
 LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key.")]
 MarkFiles = Annotated[
@@ -73,7 +73,7 @@ OpeningOut = Annotated[
 
 @grouped
 def commit(
-    reading: Reading,
+    reading: ReadOptions,
     model: Committed = None,
     out: ClaimOut = Path("owner.claim"),
     opening: OpeningOut = None,

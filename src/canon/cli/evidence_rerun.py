@@ -18,7 +18,7 @@ from canon.cli.examples import examples
 from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import grouped
-from canon.cli.models import Reading
+from canon.cli.models import ReadOptions
 from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def rerun(
     file: EvidenceFile,
     suspect: SuspectFile,
     owned: Marked,
-    reading: Reading,
+    reading: ReadOptions,
     device: Device = "cpu",
     out: AgainOut = None,
     force: Force = False,

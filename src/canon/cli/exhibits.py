@@ -13,7 +13,7 @@ from canon._files import check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.inputs import moved as on_device
-from canon.cli.models import Reading, load_model
+from canon.cli.models import ReadOptions, load_model
 from canon.cli.options import parse_device
 from canon.cli.probes import HELP, Probes, load_probes
 
@@ -106,7 +106,7 @@ def load_exhibits(
     talker: Talker,
     suspect_file: str,
     owned: Owned,
-    reading: Reading,
+    reading: ReadOptions,
     device: str,
     *,
     outputs: Sequence[Path | None],

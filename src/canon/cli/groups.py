@@ -4,12 +4,12 @@ A group is a frozen dataclass whose fields are options. `grouped` gives typer a 
 option, and calls the verb with the groups:
 
     @dataclass(frozen=True, kw_only=True)
-    class Reading:
+    class ReadOptions:
         arch: Architecture = None
         size: Size = None
 
     @grouped
-    def inspect(model: Model, reading: Reading) -> None: ...
+    def inspect(model: Model, reading: ReadOptions) -> None: ...
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.facts import file_facts, file_report
 from canon.cli.groups import grouped
-from canon.cli.models import Model, Reading, load_model
+from canon.cli.models import Model, ReadOptions, load_model
 from canon.cli.options import AsJson, parse_limits
 from canon.graph.experts import channel_tensors
 
@@ -48,7 +48,7 @@ class SpaceRow:
 
 
 @grouped
-def inspect(model: Model, reading: Reading, as_json: AsJson = False) -> None:
+def inspect(model: Model, reading: ReadOptions, as_json: AsJson = False) -> None:
     """Show what a file or an architecture is: its tensors, its channel spaces, and what pins some of them.
 
     Key files and weights without a known architecture are described by their tensors alone.

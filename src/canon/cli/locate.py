@@ -16,7 +16,7 @@ from canon.cli.examples import examples
 from canon.cli.exhibits import Owned, load_exhibits
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import grouped
-from canon.cli.models import Model, Reading
+from canon.cli.models import Model, ReadOptions
 from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ SHOWN = 12
 def locate(
     suspect: Model,
     owned: Owned,
-    reading: Reading,
+    reading: ReadOptions,
     out: ExtractedOut = None,
     device: Device = "cpu",
     force: Force = False,

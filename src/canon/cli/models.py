@@ -43,7 +43,7 @@ ModelOut = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reading:
+class ReadOptions:
     """How files of models are read."""
 
     arch: Architecture = None
@@ -54,7 +54,7 @@ class Reading:
 
 
 def load_model(
-    talker: Talker, source: str, reading: Reading, *, outputs: Sequence[Path | None] = (), force: bool = False
+    talker: Talker, source: str, reading: ReadOptions, *, outputs: Sequence[Path | None] = (), force: bool = False
 ) -> LoadedModel:
     """Load what the user names, and say what is worth knowing about it.
 

@@ -17,7 +17,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.groups import grouped
 from canon.cli.inputs import moved
-from canon.cli.models import Model, ModelOut, Reading, digested, load_model, save_model
+from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
 from canon.cli.options import AsJson, Device, Force, Seed, parse_device, parse_limits
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ KINDS = ("zero-in", "zero-out", "clique", "duplicate", "constant")
 def recover(
     model: Model,
     out: ModelOut,
-    reading: Reading,
+    reading: ReadOptions,
     method: Method = "exact",
     widths: Widths = None,
     report: ReportFile = None,

@@ -12,7 +12,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.groups import grouped
 from canon.cli.inputs import moved
-from canon.cli.models import Model, Reading, load_model
+from canon.cli.models import Model, ReadOptions, load_model
 from canon.cli.options import AsJson, Device, Force, parse_device
 
 EXAMPLES = examples(
@@ -36,7 +36,7 @@ Robust = Annotated[
 def register(
     model: Model,
     out: KeyOut,
-    reading: Reading,
+    reading: ReadOptions,
     numbers: Numbers = None,
     robust: Robust = False,
     device: Device = "cpu",

@@ -20,7 +20,7 @@ from canon.cli.examples import examples
 from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import grouped
-from canon.cli.models import Reading
+from canon.cli.models import ReadOptions
 from canon.cli.options import AsJson, Device, Force, Report, command_line
 from canon.cli.sealing import Sealing
 
@@ -66,7 +66,7 @@ def verify(
     suspect: Suspect,
     owned: Marked,
     claims: Claims,
-    reading: Reading,
+    reading: ReadOptions,
     tolerance: Tolerance = 1e-3,
     layer: Layers = None,
     alpha: Alpha = 1e-6,

@@ -15,7 +15,7 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import grouped
-from canon.cli.models import Model, ModelOut, Reading, load_model
+from canon.cli.models import Model, ModelOut, ReadOptions, load_model
 from canon.cli.options import AsJson, Device, Force, Seed, parse_device
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ FirstClaim = Annotated[
 Secret = Annotated[Path, typer.Option("--secret", dir_okay=False, help="The secret that the key was derived from.")]
 SecretClaim = Annotated[Path, typer.Option("--claim", dir_okay=False, help="The claim that was made before training.")]
 SecretOpening = Annotated[Path | None, typer.Option("--opening", dir_okay=False, help="That claim's opening.")]
-ShownKey = Annotated[Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")]
+ShownKey = Annotated[Path | None, typer.Argument(metavar="KEY", help="A key file; without one, list the schemes.")]
 
 
 @app.command(
@@ -134,7 +134,7 @@ def embed(
     )
 )
 @grouped
-def extract(model: Model, key: KeyFile, reading: Reading, device: Device = "cpu", as_json: AsJson = False) -> None:
+def extract(model: Model, key: KeyFile, reading: ReadOptions, device: Device = "cpu", as_json: AsJson = False) -> None:
     """Read the message of a key out of MODEL, as it is.
 
     This reports what is there and judges nothing: it exits with 0 however many bits are right. An obfuscated model
@@ -161,7 +161,7 @@ def rederive(
     key: KeyFile,
     secret: Secret,
     claim: SecretClaim,
-    reading: Reading,
+    reading: ReadOptions,
     opening: SecretOpening = None,
     dataset: DatasetName = "digits",
     data: DataFolder = None,
