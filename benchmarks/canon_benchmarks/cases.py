@@ -326,7 +326,7 @@ class Relative(Case):
     """Name of an architecture of the zoo, or of a small network of `schooling.SMALL`."""
 
     who: str
-    """One of `measures.relative.WHO`."""
+    """One of `schooling.WHO`."""
 
     seed: int = 0
     """Tells apart who is of the same sort."""
@@ -339,8 +339,7 @@ class Relative(Case):
     def check(self) -> None:
         """See `Case`."""
         from canon import zoo
-        from canon_benchmarks.measures.relative import WHO
-        from canon_benchmarks.schooling import SMALL
+        from canon_benchmarks.schooling import SMALL, WHO
 
         one_of("dataset", self.dataset, zoo.dataset_names())
         one_of("sort of relative", self.who, WHO)

@@ -22,31 +22,8 @@ from canon.containment import locate
 from canon.verify import register
 from canon_benchmarks.cases import Relative
 from canon_benchmarks.measures.changed import RELATED
-from canon_benchmarks.schooling import School
+from canon_benchmarks.schooling import APART, COPIES, TUNED, UNLIKE, School
 
-APART: Final = "same first weights"
-TUNED: Final = {
-    "innocent: other classes": ("ancestor", "other", 5, 0.02),
-    "innocent: half the classes": ("ancestor", "half", 5, 0.02),
-    "innocent: same data": ("ancestor", "owner", 5, 0.02),
-    "thief: one mild epoch": ("owner", "owner", 1, 0.002),
-    "thief: five harsh epochs": ("owner", "owner", 5, 0.02),
-}
-"""By who it is: what it starts from, on which data, how many epochs, at which rate."""
-
-COPIES: Final = {
-    "copy: disguised": (),
-    "copy: disguised, 20% noise": ("noise:relative=0.2",),
-    "copy: disguised, 2% of the spread": ("noise:absolute=0.02",),
-    "copy: disguised, 8 bits": ("round=8",),
-    "copy: disguised, 30% pruned": ("prune=0.3",),
-    "copy: disguised, two epochs": ("finetune",),
-    "copy: two harsh epochs, disguised": ("before",),
-}
-"""By who it is: what is done to the owner's model besides the disguise."""
-
-UNLIKE: Final = ("stranger", APART)
-WHO: Final = (*UNLIKE, *TUNED, *COPIES)
 CHANCE: Final = 0.01
 """Share of the channels beyond the first layers that may be found in a stranger."""
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from canon.bench.records import Record
 from canon.bench.tables.common import by, complaints, distinct, values_of
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
-from canon_benchmarks.measures.relative import COPIES, TUNED, UNLIKE, why_bad
+from canon_benchmarks.measures.relative import why_bad
+from canon_benchmarks.schooling import COPIES, TUNED, UNLIKE
 
 
 def relative_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
