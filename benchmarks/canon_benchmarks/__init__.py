@@ -27,6 +27,7 @@ EXTENSION: Final = Extension(
         "noisy",
         "keysize",
         "roundtrip",
+        "relative",
     ),
     suites="canon_benchmarks.suites",
     blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},
