@@ -125,7 +125,8 @@ def test_noise_turns_no_sign_of_any_of_many_channels() -> None:
     suspect.disguise(torch.randperm(hidden, generator=generator), signs)
     with torch.no_grad():
         for weight in suspect.parameters():
-            weight += 0.02 * weight.std() * torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.add_(0.02 * float(weight.std()) * noise)
     x = torch.randn(5, 24, dtype=torch.float64, generator=generator)
     aligned = canon.align(suspect, owner, x)
     assert isinstance(aligned.model, Gated)

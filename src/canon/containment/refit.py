@@ -242,9 +242,7 @@ def entering(
     finally:
         for handle in handles:
             handle.remove()
-    return {
-        name: _by_place(torch.cat(parts), isinstance(found[name], nn.Linear)) for name, parts in seen.items() if parts
-    }
+    return {name: _by_place(torch.cat(parts), found[name].weight.ndim == 2) for name, parts in seen.items() if parts}
 
 
 def samples(values: Tensor, segment: Segment) -> Tensor:
