@@ -28,6 +28,7 @@ EXTENSION: Final = Extension(
         "keysize",
         "roundtrip",
         "relative",
+        "drift",
     ),
     suites="canon_benchmarks.suites",
     blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},

@@ -345,3 +345,28 @@ class Relative(Case):
         one_of("sort of relative", self.who, WHO)
         if self.model not in SMALL:
             zoo.input_size(self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(OfTrained):
+    """The owner's model changed and then disguised, or a stranger's: how far it is aligned, and what is left of it."""
+
+    kind: ClassVar[str] = "drift"
+
+    change: str
+    """What is done before the disguise: a step of `canon.attacks.after`, `nothing`, a rate of fine-tuning such as
+    `rate 0.001`, or `stranger`: another model, trained from another start."""
+
+    steps: int = 60
+    """Of fine-tuning, or of a stranger's training."""
+
+    other: int = 0
+    """Which stranger."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon.attacks.after import parse
+
+        super().check()
+        if self.change not in (UNCHANGED, "stranger") and not self.change.startswith("rate "):
+            parse(self.change)

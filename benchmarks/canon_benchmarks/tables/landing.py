@@ -28,8 +28,6 @@ BESIDE: Final = {
     "properties.md": "What a defence must provide: the paper's table 1, with evidence",
     "containment_grid.md": "Containment in thirteen architectures",
     "locate_time.md": "What locating costs",
-    "verify_robustness.md": "Alignment of changed copies and of strangers: a small network",
-    "verify_robustness_resnet18.md": "Alignment of changed copies and of strangers: resnet18",
 }
 """Pages that are not made of a suite's records; they lie beside the folder of records, and are named where they do."""
 
