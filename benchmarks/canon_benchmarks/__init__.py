@@ -27,6 +27,8 @@ EXTENSION: Final = Extension(
         "noisy",
         "keysize",
         "roundtrip",
+        "relative",
+        "drift",
     ),
     suites="canon_benchmarks.suites",
     blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
+
+from canon.errors import choices
 
 NAMES: Final = {
     "run": "run a suite of cases, as `canon bench run` does",
@@ -19,8 +20,6 @@ NAMES: Final = {
     "nine_points": "nine kinds of hidden redundancy in the four models of the paper",
     "containment_grid": "thirteen architectures: the owner's network inside attacked and changed models",
     "starts": "a common start, or theft: small networks that learn the digits",
-    "relatives": "strangers, innocents and thieves, all trained",
-    "verify_robustness": "alignment of changed copies and of strangers",
     "wrong_keys": "p-values of keys that are not the owner's",
     "riga_strangers": "to whom an extractor of riga21 says its message",
     "coverage": "which models of torchvision and timm trace",
@@ -42,8 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = given
     if name not in NAMES:
-        near = get_close_matches(name, NAMES, n=1)
-        sys.stderr.write(f"no measurement is called '{name}'" + (f"; did you mean '{near[0]}'?\n" if near else "\n"))
+        sys.stderr.write(f"no measurement is called '{name}'. {choices(name, NAMES)}\n")
         return 2
     status: int = importlib.import_module(f"canon_benchmarks.{name}").main(rest)
     return status

@@ -311,3 +311,62 @@ class Roundtrip(OfUntrained):
         super().check()
         one_of("treatment of norms", self.norms, ("kept", "folded"))
         one_of("treatment of names", self.names, ("kept", "anonymous"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relative(Case):
+    """A stranger, an innocent, a thief or a copy, trained, and held against an owner's model."""
+
+    kind: ClassVar[str] = "relative"
+
+    dataset: str
+    """Name of a dataset of the zoo; on CIFAR there is a public ancestor."""
+
+    model: str
+    """Name of an architecture of the zoo, or of a small network of `schooling.SMALL`."""
+
+    who: str
+    """One of `schooling.WHO`."""
+
+    seed: int = 0
+    """Tells apart who is of the same sort."""
+
+    @property
+    def shared(self) -> object:
+        """See `Case`."""
+        return self.dataset, self.model
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon import zoo
+        from canon_benchmarks.schooling import SMALL, WHO
+
+        one_of("dataset", self.dataset, zoo.dataset_names())
+        one_of("sort of relative", self.who, WHO)
+        if self.model not in SMALL:
+            zoo.input_size(self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(OfTrained):
+    """The owner's model changed and then disguised, or a stranger's: how far it is aligned, and what is left of it."""
+
+    kind: ClassVar[str] = "drift"
+
+    change: str
+    """What is done before the disguise: a step of `canon.attacks.after`, `nothing`, a rate of fine-tuning such as
+    `rate 0.001`, or `stranger`: another model, trained from another start."""
+
+    steps: int = 60
+    """Of fine-tuning, or of a stranger's training."""
+
+    other: int = 0
+    """Which stranger."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon.attacks.after import parse
+
+        super().check()
+        if self.change not in (UNCHANGED, "stranger") and not self.change.startswith("rate "):
+            parse(self.change)

@@ -21,7 +21,7 @@ def test_the_command_lists_and_says_what_is_wrong(capsys: pytest.CaptureFixture[
     listed = capsys.readouterr().out
     assert all(f"  {name} " in listed for name in NAMES)
     assert main(["nine_ponts"]) == 2
-    assert "did you mean 'nine_points'" in capsys.readouterr().err
+    assert "Did you mean 'nine_points'" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="0"):
         main(["wrong_keys", "--help"])
     assert "python -m canon_benchmarks wrong_keys" in capsys.readouterr().out

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from canon.bench.extensions import part_of
-from canon.errors import BenchError
+from canon.errors import BenchError, choices
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -115,7 +115,7 @@ class OfTrained(Case):
 def one_of(what: str, name: str, known: tuple[str, ...]) -> None:
     """Raise an error for a name that is not known."""
     if name not in known:
-        raise BenchError(f"no {what} is called '{name}'", hint=f"There are: {', '.join(known)}")
+        raise BenchError(f"no {what} is called '{name}'", hint=choices(name, known))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from canon.bench import extensions
 from canon.bench.cases import Case
 from canon.bench.records import Record
 from canon.bench.suite import Resources
-from canon.errors import BenchError
+from canon.errors import BenchError, choices
 
 TRIES: Final = 2
 """How often a case is begun before its dying workers are taken to be its own fault."""
@@ -141,7 +141,7 @@ def executor(name: str, *, jobs: int = 1, address: str | None = None, device: st
         device: Where cases are computed; GPUs are asked for only if it is one.
     """
     if name not in executors():
-        raise BenchError(f"no executor is called '{name}'", hint=f"There are: {', '.join(executors())}")
+        raise BenchError(f"no executor is called '{name}'", hint=choices(name, executors()))
     if jobs < 1:
         raise BenchError(f"at least one job is needed, got {jobs}")
     if name in extensions.executors():

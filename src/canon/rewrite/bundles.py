@@ -6,13 +6,13 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from canon.graph.bundles import Bundle
 from canon.graph.mapped import results
 from canon.graph.tensors import tensor_names
-from canon.graph.together import Together
 from canon.rewrite.surgery import replace_tensors
 
 
-def move_together(model: nn.Module, orders: Mapping[Together, Tensor]) -> nn.Module:
+def move_bundles(model: nn.Module, orders: Mapping[Bundle, Tensor]) -> nn.Module:
     """A copy of a model in which things have changed places.
 
     Args:

@@ -32,8 +32,8 @@ _NEEDED: Final = ("A_log", "D", "conv1d.weight", "in_proj.weight", "x_proj.weigh
 
 
 @dataclass(frozen=True)
-class Together:
-    """So many things that may change places."""
+class Bundle:
+    """Things that may change places: experts, or inner channels of a layer."""
 
     count: int
     rows: str
@@ -49,12 +49,12 @@ class Together:
         return tensor.index_select(axis, index.to(tensor.device))
 
 
-def free_orders(model: nn.Module) -> tuple[Together, ...]:
+def free_orders(model: nn.Module) -> tuple[Bundle, ...]:
     """All that may change places in a model beside channels."""
     return (*_experts(model), *_inner_channels(model))
 
 
-def _experts(model: nn.Module) -> Iterator[Together]:
+def _experts(model: nn.Module) -> Iterator[Bundle]:
     blocks: dict[str, dict[str, int]] = {}
     for name, count in expert_tensors(model).items():
         blocks.setdefault(name.rpartition(".")[0], {})[name] = count
@@ -71,12 +71,12 @@ def _experts(model: nn.Module) -> Iterator[Together]:
         name, router = routers[0]
         inside = f"{parent}.{name}" if parent else name
         axes = tuple((key, 0, 1) for key in _held(router))
-        if _router_moves(router, Together(count, "weight", axes)):
+        if _router_moves(router, Bundle(count, "weight", axes)):
             named = tuple((f"{inside}.{key}", axis, times) for key, axis, times in axes)
-            yield Together(count, f"{inside}.weight", (*named, *((one, 0, 1) for one in tensors)))
+            yield Bundle(count, f"{inside}.weight", (*named, *((one, 0, 1) for one in tensors)))
 
 
-def _inner_channels(model: nn.Module) -> Iterator[Together]:
+def _inner_channels(model: nn.Module) -> Iterator[Bundle]:
     tried: dict[object, bool] = {}
     for path, module in modules_of(model):
         if "A_log" not in module._parameters:
@@ -84,7 +84,7 @@ def _inner_channels(model: nn.Module) -> Iterator[Together]:
         held = dict(module.named_parameters()) | dict(module.named_buffers())
         count = len(held["A_log"])
         axes = tuple((name, *_INNER[name]) for name in held if name in _INNER)
-        free = Together(count, "in_proj.weight", axes)
+        free = Bundle(count, "in_proj.weight", axes)
         fits = all(held[name].shape[axis] == times * count for name, axis, times in axes if held[name].ndim > axis)
         if not set(_NEEDED) <= held.keys() <= {*_INNER, "out_proj.bias"} or not fits:
             continue
@@ -93,7 +93,7 @@ def _inner_channels(model: nn.Module) -> Iterator[Together]:
             tried[kind] = _layer_stays(module, held, free)
         if tried[kind]:
             start = f"{path}." if path else ""
-            yield Together(count, start + free.rows, tuple((start + name, axis, times) for name, axis, times in axes))
+            yield Bundle(count, start + free.rows, tuple((start + name, axis, times) for name, axis, times in axes))
 
 
 def _kind(module: nn.Module, held: Mapping[str, Tensor]) -> object:
@@ -108,7 +108,7 @@ def _held(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
 
 
-def _drawn(tensors: Mapping[str, Tensor], free: Together) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+def _drawn(tensors: Mapping[str, Tensor], free: Bundle) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
     """Random numbers in the place of tensors, the same with things in other places, and these places."""
     generator = torch.Generator().manual_seed(free.count)
     drawn = {name: torch.randn(t.shape, generator=generator, dtype=torch.float64) for name, t in tensors.items()}
@@ -118,7 +118,7 @@ def _drawn(tensors: Mapping[str, Tensor], free: Together) -> tuple[dict[str, Ten
     return drawn, moved, order
 
 
-def _router_moves(router: nn.Module, free: Together) -> bool:
+def _router_moves(router: nn.Module, free: Bundle) -> bool:
     """Whether all tensors of a router have an entry for each expert, and its choice changes places with them."""
     tensors = _held(router)
     weight = tensors.get("weight")
@@ -130,7 +130,7 @@ def _router_moves(router: nn.Module, free: Together) -> bool:
     return shares[0] is not None and shares[1] is not None and torch.allclose(shares[0][:, order], shares[1], atol=1e-6)
 
 
-def _layer_stays(layer: nn.Module, tensors: Mapping[str, Tensor], free: Together) -> bool:
+def _layer_stays(layer: nn.Module, tensors: Mapping[str, Tensor], free: Bundle) -> bool:
     """Whether a layer computes the same with its inner channels in other places."""
     before, after, _ = _drawn(tensors, free)
     shape = (2, TOKENS // 8, tensors[free.rows].shape[1])
