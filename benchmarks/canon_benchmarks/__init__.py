@@ -29,7 +29,6 @@ EXTENSION: Final = Extension(
         "roundtrip",
         "relative",
         "drift",
-        "start",
     ),
     suites="canon_benchmarks.suites",
     blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},

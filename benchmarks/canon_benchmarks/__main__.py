@@ -19,6 +19,7 @@ NAMES: Final = {
     "probe_count": "how many probes find a trained network's duplicates",
     "nine_points": "nine kinds of hidden redundancy in the four models of the paper",
     "containment_grid": "thirteen architectures: the owner's network inside attacked and changed models",
+    "starts": "a common start, or theft: small networks that learn the digits",
     "wrong_keys": "p-values of keys that are not the owner's",
     "riga_strangers": "to whom an extractor of riga21 says its message",
     "coverage": "which models of torchvision and timm trace",

@@ -370,27 +370,3 @@ class Drift(OfTrained):
         super().check()
         if self.change not in (UNCHANGED, "stranger") and not self.change.startswith("rate "):
             parse(self.change)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Start(Case):
-    """Small networks that learn the digits in seconds: a common start, or theft?"""
-
-    kind: ClassVar[str] = "start"
-
-    network: str
-    """One of `measures.start.NETWORKS`."""
-
-    optimiser: str
-    """One of `measures.start.RATES`."""
-
-    who: str
-    """One of `measures.start.WHO`."""
-
-    other: int = 0
-    """Which of those who learned apart."""
-
-    @property
-    def shared(self) -> object:
-        """See `Case`."""
-        return self.network, self.optimiser
