@@ -120,6 +120,9 @@ class Start:
     shared: float
     """Part of it that lies in directions which many rows share: what training makes, and noise does not."""
 
+    owner: float
+    """Part of the owner's rows that lies in directions which many of them share: what it learned, as far as it shows."""
+
     added: float
     """How much it adds, in these directions, to what the owner's rows have there, relative to its own squares: about
     -0.5 between networks that learned as much as each other apart."""
