@@ -19,6 +19,13 @@ FAR: Final = 0.06
 """Squared change of rows, relative to their size, from which on networks may be two that learned apart though channels
 were moved, which nobody does by training."""
 
+KEPT: Final = 0.002
+"""What was learned apart, relative to what the owner's rows have learned, up to which a copy kept the rest. Networks
+that learned the same apart, in the same time and by small steps, were seen from 0.0026 on; by usual steps from 0.02."""
+
+LEARNED: Final = 0.02
+"""Part of the owner's rows that must lie in shared directions to be known as learned: first weights have up to 0.011."""
+
 Answer = Literal["contained", "derived", "unrelated", "not decided"]
 
 
@@ -140,7 +147,12 @@ class Start:
     def explains(self) -> bool:
         """Whether training apart from the same weights would explain what was found."""
         apart = self.changed > FAR if self.moved else self.added <= SURE * self.error
-        return self.shared > self.bar and apart
+        return self.shared > self.bar and apart and not self.kept
+
+    @property
+    def kept(self) -> bool:
+        """Whether nearly all that the owner's network learned is there: who learns apart does not come as near."""
+        return self.owner > LEARNED and self.changed * self.shared <= KEPT * self.owner
 
 
 @dataclass(frozen=True, eq=False, repr=False)

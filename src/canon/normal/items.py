@@ -35,11 +35,6 @@ class Item:
         return tuple(tuple(m.value.weight.shape[2:]) for m in self.members if m.kind == "linear")
 
     @property
-    def widths(self) -> Hashable:
-        """Channels of its layers: a disguise changes them, but what was merely inserted does not."""
-        return tuple(tuple(m.value.weight.shape[:2]) for m in self.members if m.kind == "linear")
-
-    @property
     def loose(self) -> Hashable:
         """The label, with all functions that treat every number by itself as one: a thief may have taken another."""
         node = self.node

@@ -8,8 +8,8 @@ and what comes behind it that from the outputs.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -123,10 +123,9 @@ def match(
         ]
         forward = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
         backward = [colours.backward(items, given, base) for (items, given), base in zip(sides, labels, strict=True)]
-        for ways in ((forward, backward), (backward, forward)):
-            pairs = _partly(owner, suspect, ways)
-            _extend(owner, pairs, colours)
-            best = max(best, pairs, key=_likely)
+        pairs = _partly(owner, suspect, forward, backward)
+        _extend(owner, pairs, colours)
+        best = max(best, pairs, key=len)
     return Match(best, outputs, False)
 
 
@@ -226,12 +225,16 @@ def _descend(
 
 
 def _partly(
-    owner: Sequence[Item], suspect: Sequence[Item], ways: Iterable[list[dict[Item, int]]]
+    owner: Sequence[Item], suspect: Sequence[Item], forward: list[dict[Item, int]], backward: list[dict[Item, int]]
 ) -> dict[Item, Item]:
-    """What is computed from the same, and what the same is made of, in the order that is given."""
+    """What is computed from the same, and what the same is made of; whichever says more comes first."""
     found: dict[Item, Item] = {}
     taken: set[Item] = set()
-    for colour in ways:
+
+    def shared(colour: list[dict[Item, int]]) -> int:
+        return (Counter(colour[0].values()) & Counter(colour[1].values())).total()
+
+    for colour in sorted((forward, backward), key=shared, reverse=True):
         waiting: dict[int, list[Item]] = defaultdict(list)
         for item in suspect:
             if item not in taken:
@@ -242,11 +245,6 @@ def _partly(
                 found[item] = other
                 taken.add(other)
     return found
-
-
-def _likely(pairs: dict[Item, Item]) -> int:
-    """How much a way to pair items explains: every pair counts, and twice if layers are as wide."""
-    return len(pairs) + sum(bool(mine.widths) and mine.widths == yours.widths for mine, yours in pairs.items())
 
 
 def _extend(owner: Sequence[Item], found: dict[Item, Item], colours: _Colours) -> None:
