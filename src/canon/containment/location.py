@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -24,7 +25,7 @@ KEPT: Final = 0.002
 that learned the same apart, in the same time and by small steps, were seen from 0.0026 on; by usual steps from 0.02."""
 
 LEARNED: Final = 0.02
-"""Part of the owner's rows that must lie in shared directions to be known as learned: first weights have up to 0.011."""
+"""Part of the owner's rows that must lie in shared directions to be known as learned; first weights have 0.011."""
 
 Answer = Literal["contained", "derived", "unrelated", "not decided"]
 
@@ -128,7 +129,7 @@ class Start:
     """Part of it that lies in directions which many rows share: what training makes, and noise does not."""
 
     owner: float
-    """Part of the owner's rows that lies in directions which many of them share: what it learned, as far as it shows."""
+    """Part of the owner's rows in directions that many of them share: what it learned, as far as that shows."""
 
     added: float
     """How much it adds, in these directions, to what the owner's rows have there, relative to its own squares: about
@@ -152,7 +153,12 @@ class Start:
     @property
     def kept(self) -> bool:
         """Whether nearly all that the owner's network learned is there: who learns apart does not come as near."""
-        return self.owner > LEARNED and self.changed * self.shared <= KEPT * self.owner
+        return self.learned <= KEPT
+
+    @property
+    def learned(self) -> float:
+        """What was learned apart, relative to what the owner's rows have learned; infinite where that is not known."""
+        return self.changed * self.shared / self.owner if self.owner > LEARNED else math.inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -209,7 +209,7 @@ def _surplus(found: Match, items: list[Item], outputs: int) -> tuple[str, ...]:
     ]
     extra = [f"output {place}" for place in range(outputs) if place not in found.outputs]
     others = [
-        f"{theirs.node.label[0]} where the owner's has {mine.node.label[0]}"
+        f"{theirs.called} where the owner's has {mine.called}"
         for mine, theirs in found.pairs.items()
         if mine.label != theirs.label and mine.loose == theirs.loose == ("curve",)
     ]

@@ -35,11 +35,16 @@ class Item:
         return tuple(tuple(m.value.weight.shape[2:]) for m in self.members if m.kind == "linear")
 
     @property
+    def called(self) -> str:
+        """What its operation is called."""
+        label = self.node.label
+        return str(label[0]) if isinstance(label, tuple) and label else ""
+
+    @property
     def loose(self) -> Hashable:
         """The label, with all functions that treat every number by itself as one: a thief may have taken another."""
-        node = self.node
-        alone = node.kind == "call" and len(self.inputs) == 1 and not node.tensors
-        return ("curve",) if alone and node.label and node.label[0] in NAMES else self.label
+        curve = self.node.kind == "call" and len(self.inputs) == 1 and not self.node.tensors and self.called in NAMES
+        return ("curve",) if curve else self.label
 
     @property
     def commutes(self) -> bool:
