@@ -10,7 +10,7 @@ from torch import nn
 
 from canon.attacks import attack
 from canon.errors import AttackError
-from canon.recovery import recover
+from canon.recovery import idle, recover
 from canon.recovery import reduce as reduction
 from canon.recovery.passes import PASSES
 from canon.rewrite.kernels import Kernel
@@ -35,6 +35,7 @@ TAKEN_OUT: dict[str, Any] = {
     "idle_layer": "straighten", "wide_basis": "basis", "endless": "endless",
     "grown_kernel": (Kernel, "removable", lambda kernel, used: ()),
     "constant": (reduction, "foldable", lambda *given: {}),
+    "idle_branch": (idle, "_unused", lambda *given: set()),
 }  # fmt: skip
 """By primitive: the pass that undoes it, or the function that does."""
 
@@ -64,7 +65,7 @@ def test_twenty_networks(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert shapes(recover(hidden, plain.example, passes=passes).lean()) != shapes(clean)
 
 
-@pytest.mark.parametrize("op", ["idle_layer", "grown_kernel", "constant"])
+@pytest.mark.parametrize("op", ["idle_layer", "idle_branch", "grown_kernel", "constant"])
 def test_together_with_channels(op: str) -> None:
     for seed in range(5):
         plain = network(seed)

@@ -10,7 +10,7 @@ there are signs for which all lines together stay what they are: `Σ o·e⊗u = 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -95,7 +95,7 @@ class Merge:
 
 def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
     """One channel for each direction, with the sign that keeps the function."""
-    seen = (_place(subject, facts, s) for s in subject.narrowing if s.groups == 1 and _glance(subject, s))
+    seen = (_place(subject, facts, s) for s in subject.narrowing if s.groups == 1 and glance(subject, s))
     places = {place.space.id: place for place in seen if place is not None}
     if not places:
         return None
@@ -116,21 +116,21 @@ def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
     return space_by_space(subject, [places[index].space for index in sorted(gone, reverse=True)], one_each)
 
 
-def _glance(subject: Subject, space: Space) -> bool:
+def glance(subject: Subject, space: Space) -> bool:
     """Whether some numbers of the rows suggest that two channels have one direction."""
     for producer in space.producers:
         linear = subject.graph.maps[producer.map]
         rows = by_row(subject.tensors[linear.weight], linear)[producer.offset : producer.offset + space.width]
         seen = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
         unit = seen / np.maximum(norm(seen), 1e-300)[:, None]
-        leader = _directions([unit], [], subject.tolerance.equal).leader
+        leader = _grouped([unit], [], subject.tolerance.equal).leader
         if (leader != np.arange(leader.size)).any():
             return True
     return False
 
 
-def _bends(subject: Subject, facts: Facts, space: Space) -> list[Bent]:
-    """How readers see a space, if each sees one function of a line, whose odd part is a line; else empty."""
+def bends(subject: Subject, facts: Facts, space: Space, wanted: Callable[[Curve], bool]) -> list[Bent]:
+    """How readers see a space, if each sees one function of a line, and all functions are as wanted; else empty."""
     names = [name for s in space.stages for name in s.params.values()]
     names += [subject.graph.maps[p.map].weight for p in space.producers]
     if len(names) != len(set(names)):
@@ -144,15 +144,20 @@ def _bends(subject: Subject, facts: Facts, space: Space) -> list[Bent]:
         stages[form.bend.stage.output] = form.bend.stage
         factors[form.bend.stage.output][consumer.point] = form.bend.factor
     curves = {output: facts.curves.of(stage.function) for output, stage in stages.items()}
-    if not all(curve.half for curve in curves.values()):
+    if not all(map(wanted, curves.values())):
         return []
     vectors = {output: forms.vectors(forms.at[stage.inputs[0]]) for output, stage in stages.items()}
     return [Bent(stage, factors[key], vectors[key], curves[key]) for key, stage in stages.items()]
 
 
-def _directions(units: Sequence[Array], sizes: Sequence[Array], tolerance: float) -> Directions:
-    """Channels whose vectors agree up to one sign before every reader, and some of them in their sizes."""
-    # The sign of the largest entry that most have: a projection that no vector is likely to be at right angles to.
+def directions(bent: Sequence[Bent], tolerance: float) -> Directions:
+    """Channels whose vectors agree up to one sign before every reader, and in their sizes where these matter."""
+    sizes = [norm(one.vectors) for one in bent if not one.curve.homogeneous]
+    return _grouped([one.unit for one in bent], sizes, tolerance)
+
+
+def _grouped(units: Sequence[Array], sizes: Sequence[Array], tolerance: float) -> Directions:
+    # The sign of a projection that no vector is likely to be at right angles to.
     whole = np.concatenate(units, axis=1)
     probe = np.random.default_rng(0).standard_normal(whole.shape[1])
     sign = np.where(whole @ probe < 0, -1.0, 1.0)
@@ -162,17 +167,16 @@ def _directions(units: Sequence[Array], sizes: Sequence[Array], tolerance: float
 
 
 def _place(subject: Subject, facts: Facts, space: Space) -> MirroredSpace | None:
-    bends = _bends(subject, facts, space)
-    if not bends:
+    bent = bends(subject, facts, space, lambda curve: curve.half)
+    if not bent:
         return None
-    sizes = [norm(bent.vectors) for bent in bends if not bent.curve.homogeneous]
-    found = _directions([bent.unit for bent in bends], sizes, subject.tolerance.equal)
+    found = directions(bent, subject.tolerance.equal)
     turned = found.sign != found.sign[found.leader]
     if not turned.any():
         return None
     both = np.zeros(space.width, dtype=bool)
     both[found.leader[turned]] = True
-    return MirroredSpace(space, bends, found, both[found.leader])
+    return MirroredSpace(space, bent, found, both[found.leader])
 
 
 def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None:
