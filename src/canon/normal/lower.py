@@ -20,6 +20,7 @@ from canon.normal.curves import Curves
 from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
+from canon.normal.recording import recorded_program
 from canon.normal.spelling import called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -46,8 +47,12 @@ class _Tracer(fx.Tracer):
             return forward(*args, **kwargs)
 
 
-def program_graph(model: nn.Module) -> fx.Graph:
+def program_graph(model: nn.Module, example: Any = None) -> fx.Graph:
     """A model's program.
+
+    Args:
+        model: In evaluation mode.
+        example: Where torch.fx cannot read the forward pass, it is run on this once, and written down.
 
     Raises:
         NotNormal: torch.fx cannot read it, or it has too many operations.
@@ -55,8 +60,14 @@ def program_graph(model: nn.Module) -> fx.Graph:
     tracer = _Tracer()
     try:
         graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(meta_clone(model))
+        lost = any(tensor.is_meta for tensor in getattr(tracer, "tensor_attrs", {}))
     except Exception as error:
-        raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
+        graph = None if example is None else recorded_program(model, example)
+        if graph is None:
+            raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
+        return graph
+    if lost and example is not None:  # torch.fx computes with buffers at once, and on the clone they have no numbers
+        graph = recorded_program(model, example) or graph
     written = {name: tensor for tensor, name in getattr(tracer, "tensor_attrs", {}).items()}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).startswith("_tensor_constant"):
