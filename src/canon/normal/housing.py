@@ -24,7 +24,7 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
-from canon.normal.regions import respelled
+from canon.normal.respelling import respelled
 from canon.normal.simplify import simplify, telling
 from canon.normal.turning import Tangled, turn
 
@@ -90,15 +90,16 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     found = _housed(suspect, owner, example, turned)
-    if found.exact:
-        return found
-    again = respelled(suspect, program_graph(suspect, fitting(example, suspect)), fitting(example, suspect))
-    if again is None:
-        return found
-    better = _housed(again[0], owner, example, turned)
-    if len(better.missing) + (not better.exact) >= len(found.missing) + (not found.exact):
-        return found
-    return replace(better, steps=(*again[1], *better.steps))
+    for linear in (False, True):
+        if found.exact:
+            break
+        given = fitting(example, suspect)
+        again = respelled(suspect, program_graph(suspect, given), given, linear=linear)
+        if again is not None:
+            better = _housed(again[0], owner, example, turned)
+            if better.exact or len(better.missing) < len(found.missing):
+                found = replace(better, steps=(*again[1], *better.steps))
+    return found
 
 
 def _housed(suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int]) -> Housed:
@@ -204,7 +205,7 @@ def _numbers(
                 fitted = fit(item.members, other.members[first:])
                 idle += [] if fitted is None else [f"layer '{member.name}'" for member in other.members[:first]]
             if fitted is None:
-                missing += [member.name for member in item.members]
+                missing += [member.name for member in item.members if other is not None or _holds_numbers(member)]
             else:
                 values.update(fitted.values)
                 said += fitted.said
@@ -261,9 +262,7 @@ def _gaps(
     return max(known) if len(known) == len(found) else None
 
 
-def _gap(
-    one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...], scale: float
-) -> float | None:
+def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...], scale: float) -> float | None:
     worst, seen = 0.0, []
     try:
         with torch.no_grad():

@@ -17,7 +17,16 @@ from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
 from canon.graph.values import Value
 from canon.normal.curves import Curves
-from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
+from canon.normal.functions import (
+    FUNCTIONS,
+    affine_of,
+    computed,
+    functional,
+    norm_layer,
+    product_over_channels,
+    unfold_settings,
+)
+from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
 from canon.normal.recording import recorded_program
@@ -62,12 +71,12 @@ def program_graph(model: nn.Module, example: Any = None) -> fx.Graph:
         graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(meta_clone(model))
         lost = any(tensor.is_meta for tensor in getattr(tracer, "tensor_attrs", {}))
     except Exception as error:
-        graph = None if example is None else recorded_program(model, example)
-        if graph is None:
+        recorded = None if example is None else recorded_program(model, example)
+        if recorded is None:
             raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
-        return graph
+        return recorded
     if lost and example is not None:  # torch.fx computes with buffers at once, and on the clone they have no numbers
-        graph = recorded_program(model, example) or graph
+        return recorded_program(model, example) or graph
     written = {name: tensor for tensor, name in getattr(tracer, "tensor_attrs", {}).items()}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).startswith("_tensor_constant"):
@@ -262,6 +271,8 @@ class _Lowering:
             return self.arithmetic(node, name, inputs) or plain
         if name in FUNCTIONS:
             return self.functional(node, name) or plain
+        if name in NORMED:
+            return norm_layer(name, node, self.values) or plain
         if name == "neg" and len(inputs) == 1:
             return Node("affine", inputs, value=Affine(*torch.tensor([-1.0, 0.0], dtype=torch.float64)))
         if name in ("cat", "concat", "concatenate"):

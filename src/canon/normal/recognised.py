@@ -9,10 +9,8 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-Step = nn.Module | Tensor | tuple[str, tuple[Any, ...]]
-"""A layer, a tensor that is added, or a method of tensors with its settings."""
+from canon.normal.running import Step
 
 EXACT: Final = 1e-6
 """Differences from the layer, relative to the range: stretches may hold casts to float32."""
@@ -99,6 +97,8 @@ class _Derivative:
 
     def rows(self, places: Tensor) -> Tensor:
         """By entry of the result, by its number: what it takes of every entry that is read."""
+        if len(places) * prod(self.before) > 2 * MOST_ENTRIES:
+            raise MemoryError("a stretch that is too wide to be asked")
         many = max(1, MOST_ENTRIES // max(prod(self.after), prod(self.before)))
         found = []
         for part in places.split(many):
@@ -149,17 +149,19 @@ def _pooled(rows: Tensor, before: tuple[int, ...], after: tuple[int, ...], shift
     for enter in _layouts(before):
         own = torch.stack([_through(row, enter) for row in rows])[:, 0]
         flat = own.flatten(2)
-        if bool(((flat - flat[:, :, :1]).abs() <= EXACT * own.abs().max()).all()):
-            weight = flat.sum(2)
-            unit = weight.shape[0] == weight.shape[1] and torch.allclose(
-                weight, torch.eye(len(weight), dtype=weight.dtype), atol=EXACT
-            )
-            tail: list[Step] = [] if unit and not bool(shift.any()) else _linear(weight, shift)
-            yield [("mean", (tuple(a - 1 for a in axes) if enter else axes,)), *tail]
+        if prod(own.shape[2:]) > 1 and bool(((flat - flat[:, :, :1]).abs() <= EXACT * own.abs().max()).all()):
+            yield [("mean", (tuple(a - 1 for a in axes) if enter else axes,)), *_unless_unit(flat.sum(2), shift)]
     if prod(before[1:]) * after[1] <= MOST_ENTRIES:
         for enter in _layouts(before):
             own = torch.stack([_through(row, enter) for row in rows])[:, 0]
-            yield [*enter, ("flatten", (1,)), *_linear(own.flatten(1), shift)]
+            yield [*enter, ("flatten", (1,)), *_unless_unit(own.flatten(1), shift)]
+
+
+def _unless_unit(weight: Tensor, shift: Tensor) -> list[Step]:
+    """A linear layer, where it does anything."""
+    square = weight.shape[0] == weight.shape[1] and not bool(shift.any())
+    unit = square and torch.allclose(weight, torch.eye(len(weight), dtype=weight.dtype), atol=EXACT)
+    return [] if unit else _linear(weight, shift)
 
 
 def _layouts(shape: tuple[int, ...]) -> list[Layout]:
@@ -216,7 +218,8 @@ def _convolution(
     centre = tuple(n // 2 for n in sides)
 
     def row(place: tuple[int, ...]) -> Tensor:
-        rows = derivative.rows(ordered[(0, slice(None), *place)])
+        at: Any = (0, slice(None), *place)
+        rows = derivative.rows(ordered[at])
         return torch.stack([_through(r, enter) for r in rows])[:, 0]
 
     rows = row(centre)
@@ -235,7 +238,8 @@ def _convolution(
         stride.append((beside[axis] - low[axis]) * step)
     if any(s < 1 for s in stride):
         return None
-    weight = rows[(slice(None), slice(None), *(slice(a, b + 1) for a, b in zip(low, high, strict=True)))]
+    inside: Any = (slice(None), slice(None), *(slice(a, b + 1) for a, b in zip(low, high, strict=True)))
+    weight = rows[inside]
     sizes = weight.shape[2:]
     kind: Any = (nn.Conv1d, nn.Conv2d, nn.Conv3d)[rank - 1]
     front = [stride[a] * centre[a] - low[a] for a in range(rank)]
@@ -243,9 +247,9 @@ def _convolution(
     if any(f < 0 for f in front):
         return None
     back = [max(b, 0) for b in back]
-    if all(s == 1 for s in (*sizes, *stride)) and weight.shape[0] == weight.shape[1] and not bool(shift.any()):
-        if any(front) and torch.equal(weight.flatten(1), torch.eye(len(weight), dtype=weight.dtype)):
-            return [_padding(rank, [p for a in reversed(range(rank)) for p in (front[a], back[a])])]
+    single = all(s == 1 for s in (*sizes, *stride)) and weight.shape[0] == weight.shape[1] and not bool(shift.any())
+    if single and any(front) and torch.equal(weight.flatten(1), torch.eye(len(weight), dtype=weight.dtype)):
+        return [_padding(rank, [p for a in reversed(range(rank)) for p in (front[a], back[a])])]
     even = front if all(f - stride[a] < b <= f for a, (f, b) in enumerate(zip(front, back, strict=True))) else None
     bias = shift.amax((0, *range(2, shift.ndim)))
     layer = kind(
@@ -273,6 +277,3 @@ def _box(rows: Tensor) -> tuple[list[int] | None, list[int] | None]:
     if not len(places):
         return None, None
     return places.amin(0).tolist(), places.amax(0).tolist()
-
-
-_ = functional
