@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from difflib import get_close_matches
 from typing import Final
+
+from canon.errors import choices
 
 NAMES: Final = {
     "run": "run a suite of cases, as `canon bench run` does",
@@ -16,22 +17,13 @@ NAMES: Final = {
     "profile": "where the time of one recovery goes",
     "locate_time": "what locating costs beside recovery",
     "probe_count": "how many probes find a trained network's duplicates",
-    "attack_grid": "thirteen architectures: attacks keep the function",
-    "recovery_grid": "thirteen architectures: recovery",
-    "verify_grid": "thirteen architectures: alignment and certificates",
-    "folded_grid": "thirteen architectures: norms folded away",
     "nine_points": "nine kinds of hidden redundancy in the four models of the paper",
-    "noise_curve": "recovery from noisy weights",
     "containment_grid": "thirteen architectures: the owner's network inside attacked and changed models",
-    "key_sizes": "what layout keys hold",
     "starts": "a common start, or theft: small networks that learn the digits",
-    "relatives": "strangers, innocents and thieves, all trained",
-    "verify_robustness": "alignment of changed copies and of strangers",
     "wrong_keys": "p-values of keys that are not the owner's",
     "riga_strangers": "to whom an extractor of riga21 says its message",
     "coverage": "which models of torchvision and timm trace",
     "families": "families of transformers and diffusers",
-    "onnx_proof": "from safetensors through an attack and an ONNX file back",
     "onnx_files": "ONNX files of others",
     "exporters": "hidden models through the tools that make ONNX files",
     "rewritings": "hidden models written as other programs",
@@ -49,8 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     name, *rest = given
     if name not in NAMES:
-        near = get_close_matches(name, NAMES, n=1)
-        sys.stderr.write(f"no measurement is called '{name}'" + (f"; did you mean '{near[0]}'?\n" if near else "\n"))
+        sys.stderr.write(f"no measurement is called '{name}'. {choices(name, NAMES)}\n")
         return 2
     status: int = importlib.import_module(f"canon_benchmarks.{name}").main(rest)
     return status

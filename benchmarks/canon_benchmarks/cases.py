@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from canon.bench.cases import CLEAN, Attacked, Camouflaged, Case, Training, one_of
+from canon.bench.cases import CLEAN, Attacked, Camouflaged, Case, OfTrained, Training, one_of
+from canon.errors import BenchError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -122,7 +123,7 @@ class Changed(Camouflaged):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Clean(Case):
+class Clean(OfTrained):
     """Recover a model that nobody attacked: nothing must change."""
 
     kind: ClassVar[str] = "clean"
@@ -157,7 +158,7 @@ class Runtime(Camouflaged):
     def check(self) -> None:
         """See `Case`."""
         if self.attack == CLEAN:
-            Case.check(self)
+            OfTrained.check(self)
         else:
             super().check()
         _check_method(self.method)
@@ -184,3 +185,188 @@ class Baseline(Camouflaged):
 
         super().check()
         one_of("defence", self.method, (*CANON_METHODS, *BASELINES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfUntrained(Case):
+    """A case about a network with random weights, whose numbers hide nothing (`subjects.subject`)."""
+
+    model: str
+    """One of `subjects.MODELS`."""
+
+    @property
+    def shared(self) -> object:
+        """See `Case`."""
+        return self.model
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon_benchmarks.subjects import MODELS
+
+        one_of("model of the grids", self.model, MODELS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hidden(OfUntrained):
+    """A case about such a network in disguise."""
+
+    attack: str
+    """A primitive, or a way to sample a sequence of them."""
+
+    ratio: float
+    """ρ: share of channels that are added."""
+
+    seed: int = 0
+    """Seed of the attack, and of the inputs that outputs are compared on."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon.attacks.options import MIX
+        from canon.attacks.registry import get
+
+        super().check()
+        if self.attack not in MIX:
+            get(self.attack)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept(Hidden):
+    """Does the attack keep the function?"""
+
+    kind: ClassVar[str] = "kept"
+
+    dtype: str = "float32"
+    """`float32` or `float64`."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        super().check()
+        one_of("precision", self.dtype, ("float32", "float64"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored(Hidden):
+    """Recover, and hold shapes and logits against the clean model's."""
+
+    kind: ClassVar[str] = "restored"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Aligned(Hidden):
+    """Recover, and align by way of the reference and of the layout key."""
+
+    kind: ClassVar[str] = "aligned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folded(Hidden):
+    """Fold all norms away, recover, certify on folded forms, and align both ways."""
+
+    kind: ClassVar[str] = "folded"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noisy(Hidden):
+    """Recover from weights that carry noise."""
+
+    kind: ClassVar[str] = "noisy"
+
+    noise: str
+    """Relative noise, noise relative to the deviation of each tensor (`1e-5 of spread`), or a precision to round to."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        super().check()
+        if self.noise not in ("float16", "bfloat16"):
+            try:
+                float(self.noise.removesuffix(" of spread"))
+            except ValueError as error:
+                raise BenchError(f"no noise is called '{self.noise}'") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keysize(OfUntrained):
+    """What a layout key holds."""
+
+    kind: ClassVar[str] = "keysize"
+
+    robust: bool
+    """Whether the key is made to stand noise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roundtrip(OfUntrained):
+    """Disguise, write as ONNX, judge the file against the reference, and write what was recovered as ONNX again."""
+
+    kind: ClassVar[str] = "roundtrip"
+
+    norms: str
+    """`kept` or `folded`."""
+
+    names: str
+    """`kept`, or `anonymous`: tensors have names that say nothing."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        super().check()
+        one_of("treatment of norms", self.norms, ("kept", "folded"))
+        one_of("treatment of names", self.names, ("kept", "anonymous"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relative(Case):
+    """A stranger, an innocent, a thief or a copy, trained, and held against an owner's model."""
+
+    kind: ClassVar[str] = "relative"
+
+    dataset: str
+    """Name of a dataset of the zoo; on CIFAR there is a public ancestor."""
+
+    model: str
+    """Name of an architecture of the zoo, or of a small network of `schooling.SMALL`."""
+
+    who: str
+    """One of `schooling.WHO`."""
+
+    seed: int = 0
+    """Tells apart who is of the same sort."""
+
+    @property
+    def shared(self) -> object:
+        """See `Case`."""
+        return self.dataset, self.model
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon import zoo
+        from canon_benchmarks.schooling import SMALL, WHO
+
+        one_of("dataset", self.dataset, zoo.dataset_names())
+        one_of("sort of relative", self.who, WHO)
+        if self.model not in SMALL:
+            zoo.input_size(self.model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift(OfTrained):
+    """The owner's model changed and then disguised, or a stranger's: how far it is aligned, and what is left of it."""
+
+    kind: ClassVar[str] = "drift"
+
+    change: str
+    """What is done before the disguise: a step of `canon.attacks.after`, `nothing`, a rate of fine-tuning such as
+    `rate 0.001`, or `stranger`: another model, trained from another start."""
+
+    steps: int = 60
+    """Of fine-tuning, or of a stranger's training."""
+
+    other: int = 0
+    """Which stranger."""
+
+    def check(self) -> None:
+        """See `Case`."""
+        from canon.attacks.after import parse
+
+        super().check()
+        if self.change not in (UNCHANGED, "stranger") and not self.change.startswith("rate "):
+            parse(self.change)

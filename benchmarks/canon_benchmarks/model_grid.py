@@ -1,4 +1,4 @@
-"""What the grids over attacked models share: their cases, the attack, their options and their way to run."""
+"""What a grid over attacked models has: its cases, its options and its way to run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from torch import Tensor, nn
-
 from canon._files import write_text
-from canon.attacks import attack
-from canon.errors import AttackError
 from canon_benchmarks.grid import GridFile, Record, run_cases
 from canon_benchmarks.subjects import MODELS, RATIOS, SEEDS, VARIANTS
 
@@ -31,25 +27,6 @@ class GridCase:
     variant: str
     ratio: float
     seed: int
-
-
-def attacked_model(clean: nn.Module, example: Tensor, case: GridCase) -> tuple[nn.Module | None, str | None]:
-    """The attacked model, and why it was refused with expanded kernels, or altogether.
-
-    Expanded kernels multiply the parameters by up to nine; where that is too many, the case is run without them.
-    """
-    refusal = None
-    for expand in (True, False):
-        try:
-            result = attack(
-                clean, example, case.variant, ratio=case.ratio, seed=case.seed, permute=True, scale=True,
-                expand_kernels=expand, split_shares="random", chain=True,
-            )  # fmt: skip
-        except AttackError as error:
-            refusal = error.message
-        else:
-            return result.model, refusal
-    return None, refusal
 
 
 def choose(

@@ -39,6 +39,7 @@ POINTS: Final = {
     "endless": "a shift of −inf on a ReLU unit",
     "grown_kernel": "kernels grown by zeros, in one axis or both",
     "idle_layer": "layers that do nothing, shuffled and scaled",
+    "idle_branch": "branches that add zero",
 }
 """The primitive that injects each kind, and what it is."""
 

@@ -29,6 +29,32 @@ RATE: Final = {"digits": 1e-3, "mnist": 1e-3, "cifar10": 0.1, "cifar100": 0.1}
 SHIFT: Final = 4
 """Pixels that an image is shifted by at most."""
 
+APART: Final = "same first weights"
+"""Trained apart from the first weights of the owner's model."""
+
+TUNED: Final = {
+    "innocent: other classes": ("ancestor", "other", 5, 0.02),
+    "innocent: half the classes": ("ancestor", "half", 5, 0.02),
+    "innocent: same data": ("ancestor", "owner", 5, 0.02),
+    "thief: one mild epoch": ("owner", "owner", 1, 0.002),
+    "thief: five harsh epochs": ("owner", "owner", 5, 0.02),
+}
+"""By who it is: what it starts from, on which data, how many epochs, at which rate."""
+
+COPIES: Final = {
+    "copy: disguised": (),
+    "copy: disguised, 20% noise": ("noise:relative=0.2",),
+    "copy: disguised, 2% of the spread": ("noise:absolute=0.02",),
+    "copy: disguised, 8 bits": ("round=8",),
+    "copy: disguised, 30% pruned": ("prune=0.3",),
+    "copy: disguised, two epochs": ("finetune",),
+    "copy: two harsh epochs, disguised": ("before",),
+}
+"""By who it is: what is done to the owner's model besides the disguise."""
+
+UNLIKE: Final = ("stranger", APART)
+WHO: Final = (*UNLIKE, *TUNED, *COPIES)
+
 
 @dataclass(frozen=True)
 class School:

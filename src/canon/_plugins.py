@@ -9,7 +9,7 @@ from importlib import metadata
 from pkgutil import resolve_name
 from typing import Any, Generic, TypeVar
 
-from canon.errors import CanonError
+from canon.errors import CanonError, choices
 
 T = TypeVar("T")
 
@@ -71,8 +71,7 @@ class Registry(Generic[T]):
             return self.added[name]()
         targets = self._built_in if name in self._built_in else self._targets()
         if name not in targets:
-            known = ", ".join((*self.names(), *self._reserved))
-            raise self._error(f"no {self._noun} '{name}'", hint=f"Known: {known}")
+            raise self._error(f"no {self._noun} '{name}'", hint=choices(name, (*self.names(), *self._reserved)))
         target = targets[name]
         found = resolve_name(target)
         if not (isinstance(found, type) and issubclass(found, self._base)):

@@ -6,6 +6,8 @@ The message says what failed, `where` names the node, layer or file, and `hint` 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Final
 
 SIZE_HINT: Final = "Give the shape of one input, as --size 3x224x224 (size=(3, 224, 224)), or export fixed sizes"
@@ -31,6 +33,17 @@ def reason_of(error: BaseException) -> str:
         seen.add(id(error))
     lines = [line.strip() for line in printable(str(error)).splitlines() if line.strip()]
     return lines[0][:300] if lines else type(error).__name__
+
+
+def choices(given: str, known: Iterable[str]) -> str:
+    """What to do about a name that does not exist.
+
+    >>> choices("uchida71", ["uchida17", "greedy"])
+    "Did you mean 'uchida17'? Known: uchida17, greedy"
+    """
+    names = list(known)
+    near = get_close_matches(given, names, n=1)
+    return (f"Did you mean '{near[0]}'? " if near else "") + f"Known: {', '.join(names) or 'none'}"
 
 
 class CanonError(Exception):

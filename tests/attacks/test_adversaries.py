@@ -14,7 +14,7 @@ from canon import attacks, zoo
 from canon.attacks import AttackLog, AttackResult, attack, replay
 from canon.errors import AttackError
 from canon.graph import trace
-from canon_benchmarks.attack_grid import randomize_norms
+from canon_benchmarks.measures.kept import randomize_norms
 from tests.architectures import JOINED
 from tests.networks import Case
 from tests.pinned import CASES

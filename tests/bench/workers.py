@@ -7,15 +7,15 @@ import signal
 import time
 from pathlib import Path
 
-from canon.bench.cases import Case, Training
+from canon.bench.cases import Training
 from canon.bench.records import Record
 
 
-def cases(count: int) -> list[Case]:
+def cases(count: int) -> list[Training]:
     return [Training(dataset="digits", model=f"m{index % 3}", scheme="twin", seed=index) for index in range(count)]
 
 
-def work(case: Case, threads: int, *, marks: Path, fatal: int | None = None, deaths: int = 0) -> Record:
+def work(case: Training, threads: int, *, marks: Path, fatal: int | None = None, deaths: int = 0) -> Record:
     """Note the attempt; the case with seed `fatal` kills its worker on the first `deaths` attempts."""
     attempt = len(list(marks.glob(f"{case.seed}-*")))
     (marks / f"{case.seed}-{attempt}-{os.getpid()}").touch()

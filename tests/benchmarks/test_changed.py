@@ -1,4 +1,4 @@
-"""Changed copies: the suite, what counts as good, the page, the grid of containment and the page on relatives."""
+"""Changed copies: the suite, what counts as good, the page, the grid of containment and who is a relative."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from canon.bench.tables import suite_page
 from canon.bench.tables.document import markdown
 from canon.errors import BenchError
 from canon.watermarks import Dataset
-from canon_benchmarks import containment_grid, relatives_page
+from canon_benchmarks import containment_grid
 from canon_benchmarks.cases import Changed
 from canon_benchmarks.measures import changed as measures
+from canon_benchmarks.measures.relative import why_bad
 from canon_benchmarks.model_grid import GridCase
 from canon_benchmarks.schooling import SMALL, School, augmented, part
 from tests.bench.samples import ENVIRONMENT
@@ -39,7 +40,7 @@ def case(after: str = "noise:relative=0.2", model: str = "resnet18") -> Changed:
 def test_the_suite_names_steps_that_exist() -> None:
     suite = load_suite("changed")
     check_suite(suite)
-    assert len({c.scheme for c in suite.cases}) == 9
+    assert len({c.values["scheme"] for c in suite.cases}) == 9
     assert read_case(suite.cases[3].values) == suite.cases[3]
     with pytest.raises(BenchError, match="no step 'shake'"):
         check_suite(Suite("mine", "", "", (case("shake=3"),)))
@@ -96,17 +97,20 @@ def relative(kind: str, network: str, **more: Any) -> dict[str, Any]:
             "alone": way, "robust": way, **more}  # fmt: skip
 
 
-def test_who_is_wrongly_believed_is_listed() -> None:
-    given = {"with_ancestor": {"network": "derived", "updates": [0.95]}}
-    text, bad = relatives_page.page([
-        relative("stranger", "unrelated"),
-        relative("same first weights", "derived"),
-        relative("innocent: same data", "derived", **given),
-        relative("thief: one mild epoch", "derived", **given),
-    ])  # fmt: skip
-    assert bad == 2
-    assert "plain, same first weights, seed 0: believed" in text
-    assert "plain, innocent: same data, seed 0: derived although the ancestor was given" in text
+def test_who_is_wrongly_believed() -> None:
+    def found(network: str, aware: str = "") -> dict[str, Any]:
+        ways = {f"{way}_{name}": value for way in ("alone", "robust")
+                for name, value in (("network", network), ("coverage", 1.0), ("deep", 0.0))}  # fmt: skip
+        return {**ways, "alone_names_ancestor": False, "aware_network": aware}
+
+    assert why_bad("stranger", found("unrelated")) == ""
+    assert why_bad("same first weights", found("derived")) == "believed"
+    assert why_bad("innocent: same data", found("derived", "derived")) == "derived although the ancestor was given"
+    assert why_bad("innocent: same data", found("derived", "unrelated")).startswith("a common ancestor is not named")
+    assert why_bad("thief: one mild epoch", found("derived", "derived")) == ""
+    assert why_bad("copy: disguised", {**found("derived"), "robust_coverage": 0.5}).startswith(
+        "coverage 1 by the model"
+    )
 
 
 def test_schooling_keeps_what_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,8 +20,8 @@ def test_the_command_lists_and_says_what_is_wrong(capsys: pytest.CaptureFixture[
     assert main([]) == 0
     listed = capsys.readouterr().out
     assert all(f"  {name} " in listed for name in NAMES)
-    assert main(["recovery_gird"]) == 2
-    assert "did you mean 'recovery_grid'" in capsys.readouterr().err
+    assert main(["nine_ponts"]) == 2
+    assert "Did you mean 'nine_points'" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="0"):
         main(["wrong_keys", "--help"])
     assert "python -m canon_benchmarks wrong_keys" in capsys.readouterr().out

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from canon_benchmarks import attack_time
 from canon_benchmarks import speed as command
+from canon_benchmarks.attack_time import measure_attack, measure_growth
+from canon_benchmarks.clock import Times
 from canon_benchmarks.micro import Measurement, table
 from canon_benchmarks.trace import measure_trace
 
@@ -36,3 +39,21 @@ def test_the_command_prints_saves_and_judges(
 def test_a_trace_keeps_its_budget() -> None:
     measured = measure_trace("resnet18", repeats=3)
     assert measured.within, measured.note
+
+
+def test_the_time_of_an_attack_is_measured_beside_a_copy() -> None:
+    found = measure_attack("squeezenet1_1", "nso_zero", repeats=1)
+    assert found.value > 0
+    assert found.limit == 5
+    assert "clone" in found.note
+
+
+def test_the_growth_of_an_attack_s_time_is_a_slope_over_the_bytes_it_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = [float(s.split(" ")[0]) for s in measure_growth("squeezenet1_1", repeats=1).note.split(": ")[1].split(", ")]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > 8 * sizes[0]
+    squares = iter(Times((size**2,)) for size in sizes)
+    monkeypatch.setattr(attack_time, "time_of", lambda *_, **__: next(squares))
+    found = measure_growth("squeezenet1_1")
+    assert found.value == pytest.approx(2, abs=0.1)
+    assert not found.within

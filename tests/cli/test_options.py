@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 import typer
 
+from canon.cli.groups import grouped
 from canon.cli.main import execute
-from canon.cli.options import AsJson, Device, Force, Out, Seed, parse_device
+from canon.cli.options import AsJson, Device, Force, Report, Seed, parse_device
 
 
 def test_the_shared_options_reach_the_verb() -> None:
@@ -18,12 +20,36 @@ def test_the_shared_options_reach_the_verb() -> None:
 
     @application.command()
     def verb(
-        as_json: AsJson = False, seed: Seed = 0, device: Device = "cpu", out: Out = None, force: Force = False
+        as_json: AsJson = False, seed: Seed = 0, device: Device = "cpu", report: Report = None, force: Force = False
     ) -> None:
-        seen.extend([as_json, seed, device, out, force])
+        seen.extend([as_json, seed, device, report, force])
 
-    assert execute(application, ["--json", "--seed", "7", "--device", "meta", "--out", "x.pt", "--force"]) == 0
-    assert seen == [True, 7, "meta", Path("x.pt"), True]
+    assert execute(application, ["--json", "--seed", "7", "--device", "meta", "--report", "x.html", "--force"]) == 0
+    assert seen == [True, 7, "meta", Path("x.html"), True]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chance:
+    seed: Seed = 3
+    force: Force = False
+
+
+def test_a_group_of_options_is_one_parameter(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[object] = []
+    application = typer.Typer()
+
+    @application.command()
+    @grouped
+    def verb(context: typer.Context, name: str, chance: Chance, device: Device = "cpu") -> None:
+        """What it does."""
+        seen.extend([context.info_name is not None, name, chance, device])
+
+    assert execute(application, ["thing", "--force", "--device", "meta"]) == 0
+    assert seen == [True, "thing", Chance(seed=3, force=True), "meta"]
+    assert execute(application, ["--help"]) == 0
+    told = capsys.readouterr().out
+    assert "What it does." in told
+    assert told.index("--seed") < told.index("--force") < told.index("--device")
 
 
 def test_a_negative_seed_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import canon
 from canon.containment import refit as refitting
@@ -103,3 +103,30 @@ def test_least_squares_need_more_samples_than_channels() -> None:
     assert fit is not None
     assert torch.allclose(fit, table, atol=1e-6)
     assert refitting._least_squares(y[:15] @ table.T, y[:15]) is None
+
+
+def test_layers_that_read_rows_of_all_inputs_at_once_are_seen() -> None:
+    """A router reads positions of all sequences as rows of a matrix, and is no nn.Linear."""
+
+    class Router(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.linear(x, self.weight)
+
+    class Routed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.router = nn.Linear(2, 4), Router()
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.router(self.first(x).reshape(-1, 4))
+            return out
+
+    model, x = Routed().eval(), torch.randn(2, 5, 2, generator=torch.Generator().manual_seed(0))
+    seen = refitting.entering(model, canon.trace(model, x).maps, (x,))
+    assert {name: tuple(values.shape) for name, values in seen.items()} == {
+        "first.weight": (10, 2, 1), "router.weight": (10, 4, 1)
+    }  # fmt: skip

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import canon
+from canon.graph.bundles import free_orders
 from canon.graph.experts import channel_tensors, expert_tensors, take_apart
 from canon.graph.tensors import StoredTensors, clone_with, shared
-from canon.graph.together import free_orders
 from canon.recovery.streaming import recover_tensors
-from canon.rewrite.together import move_together
+from canon.rewrite.bundles import move_bundles
 from canon.verify.owner_order import in_owner_order
 from canon.zoo.compatibility import import_transformers
 
@@ -131,10 +131,10 @@ def test_experts_change_places_with_the_rows_of_their_router(build: Any) -> None
     blocks = free_orders(model)
     assert [routed.rows for routed in blocks] == [f"model.layers.{layer}.mlp.gate.weight" for layer in range(2)]
     orders = {routed: torch.tensor([2, 0, 3, 1]) for routed in blocks}
-    moved = move_together(model, orders)
+    moved = move_bundles(model, orders)
     assert torch.allclose(outputs(moved), outputs(model), atol=1e-12)
     alone = {routed: tuple(axis for axis in routed.axes if axis[0] != routed.rows) for routed in blocks}
-    wrong = move_together(model, {replace(r, axes=alone[r]): order for r, order in orders.items()})
+    wrong = move_bundles(model, {replace(r, axes=alone[r]): order for r, order in orders.items()})
     assert not torch.allclose(outputs(wrong), outputs(model), atol=1e-3), "the router's rows matter"
 
 
@@ -197,10 +197,10 @@ def test_inner_channels_of_mamba_change_places_and_are_put_back() -> None:
     free = free_orders(model)
     assert [one.count for one in free] == [64, 64]
     wide = copy.deepcopy(model).double()
-    moved = move_together(wide, {one: torch.randperm(64) for one in free})
+    moved = move_bundles(wide, {one: torch.randperm(64) for one in free})
     assert torch.allclose(outputs(moved), outputs(wide), atol=1e-6)  # the layer itself computes in float32
     fewer = {replace(one, axes=tuple(axis for axis in one.axes if not axis[0].endswith("A_log"))) for one in free}
-    wrong = move_together(wide, {one: torch.arange(63, -1, -1) for one in fewer})
+    wrong = move_bundles(wide, {one: torch.arange(63, -1, -1) for one in fewer})
     assert not torch.allclose(outputs(wrong), outputs(wide), atol=1e-5), "what is left behind matters"
     key = canon.register(model, IDS)
     attacked = canon.attack(model, IDS, ["nso_clique"], seed=2).model

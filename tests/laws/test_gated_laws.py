@@ -25,16 +25,18 @@ INPUTS, HIDDEN = 7, 12
 class Gated(nn.Module):
     """`W_down (f(W_gate x) · W_up x)`, with the two branches apart or in one tensor."""
 
-    def __init__(self, activation: str, fused: bool, bias: bool, seed: int) -> None:
+    def __init__(
+        self, activation: str, fused: bool, bias: bool, seed: int, hidden: int = HIDDEN, inputs: int = INPUTS
+    ) -> None:
         super().__init__()
         self.activation, self.fused = activation, fused
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if fused:
-                self.gate_up = nn.Linear(INPUTS, 2 * HIDDEN, bias)
+                self.gate_up = nn.Linear(inputs, 2 * hidden, bias)
             else:
-                self.gate, self.up = nn.Linear(INPUTS, HIDDEN, bias), nn.Linear(INPUTS, HIDDEN, bias)
-            self.down = nn.Linear(HIDDEN, INPUTS, bias)
+                self.gate, self.up = nn.Linear(inputs, hidden, bias), nn.Linear(inputs, hidden, bias)
+            self.down = nn.Linear(hidden, inputs, bias)
         self.double().eval()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -113,3 +115,22 @@ def test_attacks_turn_signs_and_recovery_and_alignment_turn_them_back(activation
     aligned = canon.align(recovered, owner, example()).model
     for name, value in owner.state_dict().items():
         assert torch.allclose(aligned.state_dict()[name], value, rtol=1e-6, atol=1e-6), name
+
+
+def test_noise_turns_no_sign_of_any_of_many_channels() -> None:
+    """Which sign is taken follows from a projection, and noise puts some of so many on the other side of zero."""
+    hidden, generator = 1500, torch.Generator().manual_seed(1)
+    owner, suspect = (Gated("silu", fused=False, bias=False, seed=2, hidden=hidden, inputs=24) for _ in range(2))
+    signs = torch.randint(2, (hidden,), generator=generator) * 2.0 - 1
+    suspect.disguise(torch.randperm(hidden, generator=generator), signs)
+    with torch.no_grad():
+        for weight in suspect.parameters():
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.add_(0.02 * float(weight.std()) * noise)
+    x = torch.randn(5, 24, dtype=torch.float64, generator=generator)
+    aligned = canon.align(suspect, owner, x)
+    assert isinstance(aligned.model, Gated)
+    gap = ((aligned.model.up_rows() - owner.up_rows()).norm(dim=1) / owner.up_rows().norm(dim=1)).detach()
+    assert float(gap.max()) < 0.2, "with the other sign it would be 2"
+    for known in (owner, canon.register(owner, x, robust=True)):
+        assert canon.locate(suspect, known, x).coverage == 1

@@ -16,7 +16,12 @@ from torch import Tensor, nn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU, "hardswish": nn.Hardswish, "leaky": lambda: nn.LeakyReLU(0.2),
+    "softplus": nn.Softplus,
 }  # fmt: skip
+"""Functions whose odd part is a line."""
+
+TURNING: dict[str, Callable[[], nn.Module]] = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid}
+"""Functions that are odd but for a constant."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +43,7 @@ def network(seed: int, activation: str = "relu", stem: str = "relu") -> Plain:
         return int(torch.randint(low, high, (1,), generator=generator))
 
     first, width, last, kernel = pick(6, 10), pick(8, 16), pick(6, 12), (1, 3, 5)[pick(0, 3)]
-    make = ACTIVATIONS[activation]
+    make = {**ACTIVATIONS, **TURNING}[activation]
     model: Any = nn.Sequential(
         nn.Conv2d(3, first, 3, padding=1), {"relu": nn.ReLU, "relu6": nn.ReLU6, "none": nn.Identity}[stem](),
         nn.Conv2d(first, width, 3, padding=1, stride=pick(1, 3)), nn.BatchNorm2d(width), make(),

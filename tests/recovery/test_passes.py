@@ -18,7 +18,7 @@ from canon.recovery import reduce as reduction
 from canon.recovery.passes import PASSES
 from canon.rewrite.kernels import Kernel
 from tests.preservation import outputs, relative_error
-from tests.recovery.disguises import ACTIVATIONS, Plain, drawn, folded, network, widened
+from tests.recovery.disguises import ACTIVATIONS, TURNING, Plain, drawn, folded, network, widened
 
 SEEDS = range(20)
 
@@ -78,6 +78,23 @@ def mirrored_copies(plain: Plain) -> nn.Module:
     return widened(plain, rows, torch.cat([-s, t, -t, s - t, t - s]), columns, keep=keep)
 
 
+def both_signs(plain: Plain) -> nn.Module:
+    """Some units in part as `2·f(0) − f(−u)`, and units of both signs that together are constant."""
+    old = plain.model[Plain.B]
+    b: Any = nn.Conv2d(old.in_channels, old.out_channels, 1).double().eval()
+    b.weight.data.copy_(drawn(plain, *b.weight.shape) / b.in_channels**0.5)
+    plain.model[Plain.B] = b  # where zeros are padded in, a constant is none
+    filters, shifts = folded(plain)
+    u, s, p, t = filters[:2], shifts[:2], rows_like(plain, 1), drawn(plain, 1)
+    w, v, share = b.weight.data[:, :2], columns_like(plain, 1), 0.3
+    rows, columns = torch.cat([u, -u, p, -p]), torch.cat([(1 - share) * w, -share * w, v, v], dim=1)
+    keep = torch.arange(2, plain.model[Plain.A].out_channels)
+    hidden: Any = widened(plain, rows, torch.cat([s, -s, t, -t]), columns, keep=keep)
+    twice = 2 * plain.model[Plain.NORM + 1](torch.zeros((), dtype=torch.float64))
+    hidden[Plain.B + 1].running_mean += twice * (v.sum(1) - share * w.sum(1)).flatten()
+    return hidden  # type: ignore[no-any-return]
+
+
 def hardly_read(plain: Plain) -> nn.Module:
     sizes = 10.0 ** -torch.linspace(12, 30, 4, dtype=torch.float64)
     return widened(plain, rows_like(plain, 4), drawn(plain, 4), columns_like(plain, 4) * sizes[:, None, None])
@@ -113,6 +130,7 @@ CASES: list[tuple[str, str, Callable[[Plain], nn.Module], str, str, float]] = [
     ("unreachable", "held up", held_up, "relu", "relu", 1e-10),
     ("unreachable", "below the floor", below_the_floor, "relu", "relu6", 1e-10),
     *(("mirrored", f"group, {f}", mirrored_group, f, "none", 1e-10) for f in ACTIVATIONS),
+    *(("turned", f"both signs, {f}", both_signs, f, "none", 1e-10) for f in TURNING),
     *(("mirrored", f"copies, {f}", mirrored_copies, f, "none", 1e-10) for f in ("relu", "gelu", "silu", "hardswish")),
     ("faint", "hardly read", hardly_read, "relu", "relu", 1e-8),
     ("faint", "hardly there", hardly_there, "gelu", "relu", 1e-8),
@@ -191,6 +209,50 @@ def test_linear_bases(seed: int, negative: bool) -> None:
     without = tuple(known for known in PASSES if known.__name__ != "basis")
     assert recover(hidden, example, passes=without).report.spaces[1].after == width + more
     assert relative_error(outputs(result.model, example), outputs(clean, example)) < 1e-9
+
+
+def transformed(count: int, seed: int, kind: str) -> tuple[Any, Any]:
+    """An MLP over a layer norm, and the same with units that the norm holds where their function is simple."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def make(hidden: int) -> Any:
+        stem, head = nn.Linear(6, 16), nn.Linear(hidden, 4)
+        return nn.Sequential(stem, nn.LayerNorm(16), nn.Linear(16, hidden), nn.Hardswish(), head).double().eval()
+
+    clean, hidden = make(20), make(20 + count)
+    for tensor in clean.parameters():
+        tensor.data = torch.randn(tensor.shape, generator=generator, dtype=torch.float64)
+    for old, new in zip(clean, hidden, strict=True):
+        for name, tensor in old.named_parameters():
+            new.get_parameter(name).data[tuple(map(slice, tensor.shape))] = tensor.data
+    up, down, gain, shift = hidden[2], hidden[4], clean[1].weight.data, clean[1].bias.data
+    rows = torch.randn(count, 16, generator=generator, dtype=torch.float64)
+    if kind == "on":
+        rows[1::2] = -rows[::2]
+    reach = 4 * (rows * gain).norm(dim=1)  # what a filter can make of sixteen channels of a layer norm
+    up.weight.data[20:] = rows
+    up.bias.data[20:] = (reach + 4) * (1 if kind == "on" else -1) - rows @ shift
+    columns = torch.randn(4, count, generator=generator, dtype=torch.float64)
+    if kind == "on":
+        columns[:, 1::2] = columns[:, ::2]
+        down.bias.data -= columns @ (reach + 4)
+    down.weight.data[:, 20:] = columns
+    return clean, hidden
+
+
+@pytest.mark.parametrize(("kind", "step"), [("off", "unreachable"), ("on", "basis")])
+def test_units_that_a_layer_norm_holds(kind: str, step: str) -> None:
+    """Always off, or always on: then pairs of both signs are constant together."""
+    for seed in range(10):
+        clean, hidden = transformed(6, seed, kind)
+        given = torch.randn(3, 6, dtype=torch.float64)
+        assert relative_error(outputs(hidden, given), outputs(clean, given)) < 1e-10
+        result = recover(hidden, given)
+        assert result.report.spaces[1].after == 20, f"seed {seed}"
+        assert relative_error(outputs(result.model, given), outputs(clean, given)) < 1e-9
+        assert not recover(clean, given).report.changed
+    without = tuple(known for known in PASSES if known.__name__ != step)
+    assert recover(hidden, given, passes=without).report.spaces[1].after == 26
 
 
 def test_a_linear_layer_that_widens_stays() -> None:

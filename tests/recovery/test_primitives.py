@@ -10,7 +10,7 @@ from torch import nn
 
 from canon.attacks import attack
 from canon.errors import AttackError
-from canon.recovery import recover
+from canon.recovery import idle, recover
 from canon.recovery import reduce as reduction
 from canon.recovery.passes import PASSES
 from canon.rewrite.kernels import Kernel
@@ -35,6 +35,7 @@ TAKEN_OUT: dict[str, Any] = {
     "idle_layer": "straighten", "wide_basis": "basis", "endless": "endless",
     "grown_kernel": (Kernel, "removable", lambda kernel, used: ()),
     "constant": (reduction, "foldable", lambda *given: {}),
+    "idle_branch": (idle, "_unused", lambda *given: set()),
 }  # fmt: skip
 """By primitive: the pass that undoes it, or the function that does."""
 
@@ -64,7 +65,7 @@ def test_twenty_networks(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert shapes(recover(hidden, plain.example, passes=passes).lean()) != shapes(clean)
 
 
-@pytest.mark.parametrize("op", ["idle_layer", "grown_kernel", "constant"])
+@pytest.mark.parametrize("op", ["idle_layer", "idle_branch", "grown_kernel", "constant"])
 def test_together_with_channels(op: str) -> None:
     for seed in range(5):
         plain = network(seed)
@@ -132,3 +133,39 @@ def test_readers_that_see_a_space_each_in_its_own_way(op: str, pool: bool) -> No
         lean = recover(hidden, example).lean()
         assert shapes(lean) == shapes(clean), f"seed {seed}"
         assert relative_error(outputs(lean, example), expected) < 1e-8
+
+
+@pytest.mark.parametrize("ops", [("odd_group", "nso_split"), ("nso_split", "odd_group"), ("odd_group", "odd_group")])
+def test_groups_that_read_groups(ops: tuple[str, ...]) -> None:
+    """Every row reads the groups before it with numbers of its own: copies are copies but for these."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        layers = (nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 20), nn.GELU(), nn.Linear(20, 8), nn.ReLU())
+        clean = nn.Sequential(*layers, nn.Linear(8, 4)).double().eval()
+        given = torch.randn(4, 12, dtype=torch.float64)
+        hidden = attack(clean, given, ops, ratio=0.25, seed=seed).model
+        recovered = recover(hidden, given).model
+        assert shapes(recovered) == shapes(clean), f"seed {seed}"
+        assert relative_error(outputs(recovered, given), outputs(clean, given)) < 1e-9
+
+
+@pytest.mark.parametrize("ops", [("odd_group",), ("odd_replace", "nso_split"), ("entangled",)])
+def test_groups_in_a_stream(ops: tuple[str, ...]) -> None:
+    """An activation, and what branches add to it: channels are one function of a line and another line."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+
+        def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+            stream = nn.functional.hardswish(net.stem(x))
+            stream = stream + net.norm(net.down(net.up(stream).relu()))
+            return net.head(nn.functional.silu(net.last(stream)).mean((2, 3)))  # type: ignore[no-any-return]
+
+        layers = {"stem": nn.Conv2d(3, 8, 3, padding=1), "last": nn.Conv2d(8, 10, 3), "head": nn.Linear(10, 4)}
+        branch = {"up": nn.Conv2d(8, 12, 1), "down": nn.Conv2d(12, 8, 1), "norm": nn.BatchNorm2d(8)}
+        clean: Any = Net(forward, **layers, **branch).double().eval()
+        clean.norm.running_mean.copy_(torch.randn(8))
+        given = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+        hidden = attack(clean, given, ops, ratio=0.25, seed=seed).model
+        recovered = recover(hidden, given).model
+        assert shapes(recovered) == shapes(clean), f"seed {seed}"
+        assert relative_error(outputs(recovered, given), outputs(clean, given)) < 1e-9

@@ -21,7 +21,7 @@ tr.aside { color: #777; font-style: italic; }
 figure { margin: 1rem 0; }
 figure svg { max-width: 100%; height: auto; }
 figcaption { color: #555; }
-code { background: #f4f4f4; padding: 0 .2rem; }
+code { background: #f4f4f4; padding: 0 .2rem; overflow-wrap: anywhere; }
 """.strip()
 
 

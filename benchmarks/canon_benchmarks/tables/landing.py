@@ -26,15 +26,8 @@ Count = Callable[[Sequence[Record]], str]
 BESIDE: Final = {
     "what_we_found.md": "Where our numbers differ from the paper's, and why",
     "properties.md": "What a defence must provide: the paper's table 1, with evidence",
-    "recovery_grid.md": "Recovery of thirteen architectures",
-    "verify_grid.md": "Verification of thirteen architectures",
-    "folded_grid.md": "Suspects whose norms were folded away",
-    "noise_curve.md": "Recovery under noise",
     "containment_grid.md": "Containment in thirteen architectures",
-    "relatives.md": "Strangers, innocents and thieves",
     "locate_time.md": "What locating costs",
-    "verify_robustness.md": "Alignment of changed copies and of strangers: a small network",
-    "verify_robustness_resnet18.md": "Alignment of changed copies and of strangers: resnet18",
 }
 """Pages that are not made of a suite's records; they lie beside the folder of records, and are named where they do."""
 

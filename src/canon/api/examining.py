@@ -62,7 +62,8 @@ def load_document(path: str | Path) -> dict[str, Any]:
     except VerificationError as error:
         raise VerificationError(error.message, where=where) from error
     except (ValueError, RecursionError) as error:
-        raise VerificationError("the document is not JSON", where=where) from error
+        hint = "Give the evidence that `canon verify` wrote"
+        raise VerificationError("the document is not JSON", where=where, hint=hint) from error
     if isinstance(document, dict) and "payloadType" in document:
         document = _unsealed(content, where)
     check_form(document, where)

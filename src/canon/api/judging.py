@@ -75,6 +75,7 @@ class Mine:
     reference: nn.Module | None
     layout_key: LayoutKey | None
     watermark_key: Key | None
+    ancestors: Sequence[nn.Module]
     options: JudgeOptions
 
     @classmethod
@@ -85,6 +86,7 @@ class Mine:
         reference: nn.Module | str | Path | None,
         layout_key: LayoutKey | str | Path | None,
         watermark_key: Key | str | Path | None,
+        ancestors: Sequence[nn.Module | str | Path],
         options: JudgeOptions,
     ) -> Mine:
         """All of it, read from files where it was given so."""
@@ -93,8 +95,19 @@ class Mine:
             None if reference is None else files.model("reference", reference),
             None if layout_key is None else files.layout_key(layout_key),
             None if watermark_key is None else files.watermark_key(watermark_key),
+            [files.model(f"ancestor_{index}", one) for index, one in enumerate(ancestors, 1)],
             options,
         )
+
+    def check(self) -> None:
+        """Refuse what is no model, and models without numbers."""
+        for model in (self.suspect, *self.ancestors, *(() if self.reference is None else (self.reference,))):
+            check_model(model)
+            for name, tensor in tensor_names(model)[0].items():
+                if tensor.is_meta:
+                    raise UnsupportedModelError(
+                        "the tensor has a shape but no numbers", where=name, hint="Load the weights"
+                    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -176,39 +189,16 @@ def judge(
     options = options or JudgeOptions()
     _check_options(options)
     files = Files(inputs)
-    mine = Mine.of(files, suspect, reference, layout_key, watermark_key, options)
-    public = [files.model(f"ancestor_{index}", one) for index, one in enumerate(ancestors, 1)]
-    for model in (mine.suspect, *public, *(() if mine.reference is None else (mine.reference,))):
-        _check_model(model)
+    mine = Mine.of(files, suspect, reference, layout_key, watermark_key, ancestors, options)
+    mine.check()
     example = arguments(mine.suspect, example)
     try:
         owner = Owner.of(mine.reference, mine.layout_key, example)
-    except ExampleError as error:
-        raise _other_inputs(mine, example) or error from error
-    calls = _calls(example, probes, probe_count(mine.suspect))
-    try:
+        calls = _calls(example, probes, probe_count(mine.suspect))
         compared, function = _compared(mine, owner, calls)
     except ExampleError as error:
         raise _other_inputs(mine, example) or error from error
-    if compared.structure is None and not _settled(compared, function):
-        location = find(compared, owner, public)
-        if location.answer != "contained" and compared.housed is None and owner.ambiguous:
-            # Names and order may have paired layers that only their weights tell apart.
-            again, agreed = _compared(mine, owner, calls, by_weights=True)
-            found = None if again.structure is not None else find(again, owner, public)
-            if found is not None and found.coverage > location.coverage:
-                compared, function, location = again, agreed, found
-        if location.answer != "contained" and not _settled(compared, function):
-            location = find_without_idle_taps(compared, owner, public, location) or location
-        if not _settled(compared, function):
-            compared = replace(compared, location=location)
-        if compared.location is not None and location.answer == "contained" and options.layers is None:
-            alone = nothing_added(compared, owner, public)
-            if alone is not None:
-                compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
-    elif mine.watermark_key is not None and compared.structure is None and compared.alignment is None:
-        # Equal without the owner's own idle channels, which are gone from the suspect: the mark stands among them.
-        compared = replace(compared, location=find(compared, owner, public))
+    compared, function = _searched(mine, owner, calls, compared, function)
     mark, watermark = None, None
     if mine.watermark_key is not None:
         mark, watermark = read_mark(compared, owner, mine.watermark_key, options)
@@ -251,6 +241,36 @@ def _compared(
     return compared, function_of(compared, owner, calls)
 
 
+def _searched(
+    mine: Mine, owner: Owner, calls: Mapping[str, Sequence[Inputs]], compared: Compared, function: Document
+) -> tuple[Compared, Document]:
+    """The owner's network looked for inside the suspect, where it is not plainly the suspect."""
+    if compared.structure is not None:
+        return compared, function
+    if _settled(compared, function):
+        if mine.watermark_key is not None and compared.alignment is None:
+            # Equal without the owner's own idle channels, which are gone from the suspect: the mark stands among them.
+            compared = replace(compared, location=find(compared, owner, mine.ancestors))
+        return compared, function
+    location = find(compared, owner, mine.ancestors)
+    if location.answer != "contained" and compared.housed is None and owner.ambiguous:
+        # Names and order may have paired layers that only their weights tell apart.
+        again, agreed = _compared(mine, owner, calls, by_weights=True)
+        found = None if again.structure is not None else find(again, owner, mine.ancestors)
+        if found is not None and found.coverage > location.coverage:
+            compared, function, location = again, agreed, found
+            if _settled(compared, function):
+                return compared, function
+    if location.answer != "contained":
+        location = find_without_idle_taps(compared, owner, mine.ancestors, location) or location
+    compared = replace(compared, location=location)
+    if location.answer == "contained" and mine.options.layers is None:
+        alone = nothing_added(compared, owner, mine.ancestors)
+        if alone is not None:
+            compared = replace(compared, alone=alone, fixed=fixed_figures(alone, owner)[0])
+    return compared, function
+
+
 def _other_inputs(mine: Mine, example: Example) -> ExampleError | None:
     """What to do where the suspect takes other inputs than the owner's network, such as images of other colours."""
 
@@ -278,13 +298,6 @@ def _check_options(options: JudgeOptions) -> None:
         value = getattr(options, name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < inf:
             raise VerificationError(f"'{name}' must be a number from 0 on, got {value!r:.40}")
-
-
-def _check_model(model: nn.Module) -> None:
-    check_model(model)
-    for name, tensor in tensor_names(model)[0].items():
-        if tensor.is_meta:
-            raise UnsupportedModelError("the tensor has a shape but no numbers", where=name, hint="Load the weights")
 
 
 def _calls(example: Example, probes: Mapping[str, Sequence[Tensor]] | None, count: int) -> dict[str, list[Inputs]]:

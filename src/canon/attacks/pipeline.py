@@ -26,13 +26,13 @@ from canon.attacks.thresholds import ordinary_shifts, set_thresholds
 from canon.attacks.weights import write_bias, write_weight
 from canon.errors import AttackError, UnsupportedModelError
 from canon.graph import Example, arguments, plain, trace
+from canon.graph.bundles import free_orders
 from canon.graph.experts import channel_tensors
 from canon.graph.mapped import results
 from canon.graph.tensors import tensor_names
-from canon.graph.together import free_orders
 from canon.graph.tracer import check_model
 from canon.rewrite import replace_tensors, resize_kernels
-from canon.rewrite.together import move_together
+from canon.rewrite.bundles import move_bundles
 
 MOST_PARAMETERS: Final = 10**9
 """An attacked model may have so many."""
@@ -180,7 +180,7 @@ def _prepare(model: nn.Module, example: Tensor | tuple[Any, ...], options: Attac
         model = model if name in MIX else registry.get(name).prepare(model, example, options.ratio, own)
     free = free_orders(model) if options.permute and not options.select else ()
     if free:
-        model = move_together(model, {one: torch.randperm(one.count, generator=own) for one in free})
+        model = move_bundles(model, {one: torch.randperm(one.count, generator=own) for one in free})
     graph = trace(model, example)
     named = channel_tensors(model, graph.orders)
     tensors = {name: tensor.detach() for name, tensor in named.items()}

@@ -1,7 +1,7 @@
 """Primitives that change a model before channels are injected: the rest of the attack then hides what they did.
 
-Each keeps the function: layers that do nothing, kernels grown with zeros, linear bases that are too wide, constants
-that biases take off again, and units with a shift of minus infinity.
+Each keeps the function: layers that do nothing, branches that add zero, kernels grown with zeros, linear bases that are
+too wide, constants that biases take off again, and units with a shift of minus infinity.
 """
 
 from __future__ import annotations
@@ -72,6 +72,44 @@ class IdleLayer(Prepared):
             nn.init.dirac_(same.weight)
             parent, _, own = name.rpartition(".")
             setattr(changed.get_submodule(parent), own, nn.Sequential(layer, same.to(layer.weight)).eval())
+        return changed
+
+
+class _Sum(nn.Module):
+    """A layer, and what is added to what it gives."""
+
+    def __init__(self, layer: nn.Module, added: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.added = layer, added
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Both of the same input."""
+        result: Tensor = self.layer(x) + self.added(x)
+        return result
+
+
+@final
+class IdleBranch(Prepared):
+    """A branch that adds zero, beside some of the model's own convolutions."""
+
+    name: ClassVar[str] = "idle_branch"
+
+    def change(self, model: nn.Module, example: Any, ratio: float, generator: torch.Generator) -> nn.Module | None:
+        """Put them in: random filters, and a layer of zeros that reads them."""
+        changed = replace_tensors(model, {})
+        for name, layer in list(_plain(changed, ratio, generator)):
+            width, like = max(2, layer.in_channels // 2), layer.weight.detach()
+            first: Any = nn.Conv2d(
+                layer.in_channels, width, layer.kernel_size, layer.stride, layer.padding, layer.dilation, bias=False
+            ).to(like)
+            drawn = torch.randn(first.weight.shape, generator=generator, dtype=torch.float64)
+            first.weight = nn.Parameter(drawn.to(like) * like.std())
+            last: Any = nn.Conv2d(width, layer.out_channels, 1).to(like)
+            nn.init.zeros_(last.weight)
+            nn.init.zeros_(last.bias)
+            parent, _, own = name.rpartition(".")
+            branch = nn.Sequential(first, nn.ReLU(), last)
+            setattr(changed.get_submodule(parent), own, _Sum(layer, branch).eval())
         return changed
 
 

@@ -1,4 +1,4 @@
-"""Primitives by name: the three of Yan et al., twelve that answer recovery, and those of installed plugins.
+"""Primitives by name: the three of Yan et al., thirteen that answer recovery, and those of installed plugins.
 
 A plugin names its class under the entry point group `canon.attacks`:
 
@@ -27,6 +27,7 @@ _BUILT_IN: Final = {
     "tiny_column": "canon.attacks.weak:TinyColumn",
     "noisy_clique": "canon.attacks.weak:NoisyClique",
     "idle_layer": "canon.attacks.prepared:IdleLayer",
+    "idle_branch": "canon.attacks.prepared:IdleBranch",
     "grown_kernel": "canon.attacks.prepared:GrownKernel",
     "wide_basis": "canon.attacks.prepared:WideBasis",
     "constant": "canon.attacks.prepared:Constant",

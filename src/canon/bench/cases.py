@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from canon.bench.extensions import part_of
-from canon.errors import BenchError
+from canon.errors import BenchError, choices
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,22 +26,10 @@ CLEAN: Final = "clean"
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A trained model, and what is measured on it."""
+    """What is measured; its fields say on what."""
 
     kind: ClassVar[str]
     """How suites and records call this kind."""
-
-    dataset: str
-    """Name of a dataset of the zoo."""
-
-    model: str
-    """Name of an architecture of the zoo."""
-
-    scheme: str
-    """Name of a watermarking scheme."""
-
-    seed: int = 0
-    """Seed of the training: weights, secrets, order of images."""
 
     @property
     def name(self) -> str:
@@ -57,12 +45,42 @@ class Case:
                 parts.append(field.name if value else f"no_{field.name}")
             else:
                 parts.append(f"{value:g}" if isinstance(value, float) else str(value))
-        return "-".join(parts).replace(":", "_").replace("/", "_")
+        return "-".join(parts).translate(str.maketrans(":/ ", "___"))
 
     @property
     def values(self) -> dict[str, Any]:
         """The case as a JSON object."""
         return {"kind": self.kind, **asdict(self)}
+
+    @property
+    def shared(self) -> object:
+        """What is made once for all cases that have an equal one; a process measures these one after the other."""
+        return None
+
+    @property
+    def trainings(self) -> tuple[Training, ...]:
+        """Every trained model that it needs."""
+        return ()
+
+    def check(self) -> None:
+        """Raise an error if it names something that does not exist."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfTrained(Case):
+    """A case about a trained model."""
+
+    dataset: str
+    """Name of a dataset of the zoo."""
+
+    model: str
+    """Name of an architecture of the zoo."""
+
+    scheme: str
+    """Name of a watermarking scheme."""
+
+    seed: int = 0
+    """Seed of the training: weights, secrets, order of images."""
 
     @property
     def training(self) -> Training:
@@ -75,12 +93,17 @@ class Case:
         return Training(dataset=self.dataset, model=self.model, scheme=TWIN, seed=self.seed + 1)
 
     @property
+    def shared(self) -> object:
+        """See `Case`."""
+        return self.training
+
+    @property
     def trainings(self) -> tuple[Training, ...]:
-        """Every trained model that it needs."""
+        """See `Case`."""
         return (self.training,)
 
     def check(self) -> None:
-        """Raise an error if it names something that does not exist."""
+        """See `Case`."""
         from canon import watermarks, zoo
 
         one_of("dataset", self.dataset, zoo.dataset_names())
@@ -92,11 +115,11 @@ class Case:
 def one_of(what: str, name: str, known: tuple[str, ...]) -> None:
     """Raise an error for a name that is not known."""
     if name not in known:
-        raise BenchError(f"no {what} is called '{name}'", hint=f"There are: {', '.join(known)}")
+        raise BenchError(f"no {what} is called '{name}'", hint=choices(name, known))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training(Case):
+class Training(OfTrained):
     """Embed a mark by training, and hold the model against its unmarked twin."""
 
     kind: ClassVar[str] = "training"
@@ -113,7 +136,7 @@ class Training(Case):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attacked(Case):
+class Attacked(OfTrained):
     """A case about an attacked model."""
 
     attack: str

@@ -12,10 +12,10 @@ from pkgutil import resolve_name
 from typing import Final
 
 from canon.bench import extensions
-from canon.bench.cases import Case, Training
+from canon.bench.cases import Case
 from canon.bench.records import Record
 from canon.bench.suite import Resources
-from canon.errors import BenchError
+from canon.errors import BenchError, choices
 
 TRIES: Final = 2
 """How often a case is begun before its dying workers are taken to be its own fault."""
@@ -66,7 +66,7 @@ class _Worker:
     """One process, which keeps the model that it worked on last at hand."""
 
     pool: ProcessPoolExecutor
-    last: Training | None = None
+    last: object = None
 
 
 class Processes(Executor):
@@ -88,9 +88,9 @@ class Processes(Executor):
             while True:
                 while idle and waiting and not stop():
                     worker = idle.pop()
-                    case = _choose(waiting, worker, {other.training for _, other in running.values()})
+                    case = _choose(waiting, worker, [other.shared for _, other in running.values()])
                     tries[case] = tries.get(case, 0) + 1
-                    worker.last = case.training
+                    worker.last = case.shared
                     running[worker.pool.submit(work, case, takes(case).cpus)] = worker, case
                 if not running:
                     return
@@ -112,9 +112,9 @@ class Processes(Executor):
                 worker.pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _choose(waiting: list[Case], worker: _Worker, taken: set[Training]) -> Case:
+def _choose(waiting: list[Case], worker: _Worker, taken: Sequence[object]) -> Case:
     """Take the next case: of the model at hand, else of one that nobody is at, else the first."""
-    for wanted in (lambda case: case.training == worker.last, lambda case: case.training not in taken):
+    for wanted in (lambda case: case.shared == worker.last, lambda case: case.shared not in taken):
         for index, case in enumerate(waiting):
             if wanted(case):
                 return waiting.pop(index)
@@ -141,7 +141,7 @@ def executor(name: str, *, jobs: int = 1, address: str | None = None, device: st
         device: Where cases are computed; GPUs are asked for only if it is one.
     """
     if name not in executors():
-        raise BenchError(f"no executor is called '{name}'", hint=f"There are: {', '.join(executors())}")
+        raise BenchError(f"no executor is called '{name}'", hint=choices(name, executors()))
     if jobs < 1:
         raise BenchError(f"at least one job is needed, got {jobs}")
     if name in extensions.executors():

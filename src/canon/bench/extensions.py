@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 from typing import Any, Final
 
 from canon._plugins import entry_points
-from canon.errors import BenchError
+from canon.errors import BenchError, choices
 
 GROUP: Final = "canon.bench"
 SUFFIX: Final = ".toml"
@@ -104,7 +104,7 @@ def part_of(kind: str, part: str) -> Any:
     """One of the `PARTS` of a kind of case."""
     known = kinds()
     if kind not in known:
-        raise BenchError(f"no kind of case is called '{kind}'", hint=f"Known: {', '.join(known)}")
+        raise BenchError(f"no kind of case is called '{kind}'", hint=choices(kind, known))
     names = [f"{known[kind]}.{PARTS[part].format(kind=kind, title=kind.capitalize())}"]
     if part == "blocks":
         names += [extension.blocks[kind] for extension in extensions() if kind in extension.blocks]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from canon import zoo
-from canon.bench.cases import Case, Training
+from canon.bench.cases import OfTrained, Training
 from canon.bench.trained import ModelCache, Trained
 from canon.verify import Layout, LayoutKey, layout_of, register
 from canon.watermarks import Dataset, Key
@@ -94,7 +94,7 @@ def dataset(setup: Setup, name: str) -> Dataset:
     return zoo.dataset(name, setup.data)
 
 
-def dataset_for(setup: Setup, case: Case) -> Dataset:
+def dataset_for(setup: Setup, case: OfTrained) -> Dataset:
     """A case's dataset at the size that its model is fed."""
     data, size = dataset(setup, case.dataset), zoo.input_size(case.model)
     return data if size == zoo.DEFAULT_SIZE else data.resized(size)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from canon._files import write_text
-from canon.bench.cases import Case, read_case
+from canon.bench.cases import read_case
 from canon.errors import BenchError
 
 FORMAT: Final = "canon-bench-records"
@@ -32,7 +32,9 @@ Value = str | int | float | bool | list[str] | list[float] | None
 class Record:
     """One case, measured."""
 
-    case: Case
+    case: Any
+    """A `Case`; whoever makes a page of one kind knows its fields."""
+
     outcome: Outcome
     metrics: Mapping[str, Value] = field(default_factory=dict)
     """All that was found; of a case that failed, what had been found by then."""

@@ -129,7 +129,7 @@ class _Runner:
         failed = {}
         for record in self._watched("training", functools.partial(prepare, setup=self.setup), missing):
             if record.outcome == "failed":
-                failed[record.case.training] = record.error or "unknown"
+                failed[record.case] = record.error or "unknown"
         return failed
 
     def measure(self, todo: Sequence[Case], failed: Mapping[Training, str]) -> Iterator[Record]:
@@ -157,10 +157,11 @@ class _Runner:
 
 def prepare(case: Case, threads: int = 1, *, setup: Setup) -> Record:
     """Train a model into the cache."""
+    assert isinstance(case, Training), "only models are trained"
     torch.set_num_threads(threads)
     sheet = Sheet(setup.device)
     try:
-        ensure_trained(setup, case.training)
+        ensure_trained(setup, case)
     except Exception as fault:
         return Record(case, "failed", error=f"{type(fault).__name__}: {fault}")
     sheet.lap("training")

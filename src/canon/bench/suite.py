@@ -9,7 +9,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from fnmatch import fnmatch
 from itertools import product
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 
 from canon.bench.cases import TWIN, Case, Training, read_case
 from canon.bench.extensions import SUFFIX, kinds, suite_texts
-from canon.errors import BenchError, CanonError
+from canon.errors import BenchError, CanonError, choices
 
 
 @dataclass(frozen=True)
@@ -82,13 +81,8 @@ def load_suite(name: str) -> Suite:
         return _parse(path.read_text(encoding="utf-8"), path.stem, name)
     known = suite_texts()
     if name not in known:
-        near = get_close_matches(name, known, n=1)
-        raise BenchError(
-            f"no suite is called '{name}'",
-            hint=(f"Did you mean '{near[0]}'? " if near else "")
-            + (f"There are: {', '.join(known)}; or give" if known else "None is installed; give")
-            + f" the path of a {SUFFIX} file",
-        )
+        named = f"{choices(name, known)}; or give" if known else "None is installed; give"
+        raise BenchError(f"no suite is called '{name}'", hint=f"{named} the path of a {SUFFIX} file")
     return _parse(known[name].read_text(encoding="utf-8"), name, f"suite '{name}'")
 
 

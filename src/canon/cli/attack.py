@@ -13,19 +13,10 @@ from canon._files import write_text
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.inputs import ExampleFile, moved
-from canon.cli.models import Model, ModelOut, digested, load_model, save_model
-from canon.cli.options import (
-    Architecture,
-    AsJson,
-    Device,
-    Force,
-    LimitChanges,
-    Seed,
-    Size,
-    TrustPickle,
-    parse_device,
-)
+from canon.cli.groups import grouped
+from canon.cli.inputs import moved
+from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
+from canon.cli.options import AsJson, Device, Force, Seed, parse_device
 
 if TYPE_CHECKING:
     from canon.attacks import AttackLog, Step
@@ -67,11 +58,12 @@ Length = Annotated[int, typer.Option("--sequence-length", min=1, help="Primitive
 LogFile = Annotated[Path | None, typer.Option("--log", dir_okay=False, help="Where to write what was done, as JSON.")]
 
 
+@grouped
 def attack(
     model: Model,
     out: ModelOut,
+    reading: ReadOptions,
     log: LogFile = None,
-    arch: Architecture = None,
     op: Ops = None,
     ratio: Ratio = 0.2,
     seed: Seed = 0,
@@ -81,11 +73,7 @@ def attack(
     select: Select = None,
     sequence_length: Length = 3,
     after: After = None,
-    size: Size = None,
-    example: ExampleFile = None,
     device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -110,7 +98,7 @@ def attack(
     steps = as_steps(after or ())
     place = parse_device(device)
     check_format(out)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example, outputs=[out, log], force=force)
+    loaded = load_model(talker, model, reading, outputs=[out, log], force=force)
     inputs = moved(loaded.example, place)
     with talker.progress(f"attacking {loaded.name}") as advance:
         result = attack_with(
@@ -121,8 +109,8 @@ def attack(
             after=[_with_data(step, loaded.example) for step in steps],
         )
     result.model.cpu()
-    chosen = {"verb": "attack", **asdict(options), "after": after, "device": str(place), "size": size}
-    save_model(talker, result.model, out, loaded, {**chosen, "example": digested(example)}, force=force)
+    chosen = {"verb": "attack", **asdict(options), "after": after, "device": str(place), "size": reading.size}
+    save_model(talker, result.model, out, loaded, {**chosen, "example": digested(reading.example)}, force=force)
     if log is not None:
         write_text(log, result.log.to_json() + "\n", force=force)
     narrow = sum(space.before for space in result.log.spaces)
@@ -145,7 +133,7 @@ def attack(
         document,
         Text(
             f"{loaded.name}: {narrow} channels in {len(result.log.spaces)} spaces became {wide}, "
-            f"{result.log.parameters:,} parameters; {len(result.log.pinned)} spaces must stay\n"
+            f"{result.log.parameters:,} parameters; spaces that must stay: {len(result.log.pinned)}\n"
             + "\n".join([*_changes(result.log), f"written to {out}"])
         ),
     )

@@ -32,7 +32,7 @@ SuiteName = Annotated[
 ]
 SuiteNames = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[SUITE]...", autocompletion=completion.suites, help="Suites; all that have records."),
+    typer.Argument(metavar="SUITE", autocompletion=completion.suites, help="Suites; all that have records."),
 ]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the records.")]
 Records = Annotated[Path, typer.Option("--records", file_okay=False, help="Folder of the records.")]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,39 +51,40 @@ RivalOpenings = Annotated[
 class Claims:
     """What the user named."""
 
-    claim: Path | None = None
-    opening: Path | None = None
-    roots: Sequence[Path] = ()
-    policies: Sequence[str] = ()
-    date: str | None = None
-    source: str | None = None
-    rivals: Sequence[Path] = ()
-    rival_openings: Sequence[Path] = ()
+    claim: ClaimFile = None
+    opening: OpeningFile = None
+    root: Roots = None
+    policy: Policies = None
+    suspect_date: SuspectDate = None
+    suspect_date_source: SuspectDateSource = None
+    rival: Rivals = None
+    rival_opening: RivalOpenings = None
 
     @property
     def files(self) -> list[Path]:
         """Everything that is read."""
-        named = [self.claim, self.opening, *self.roots, *self.rivals, *self.rival_openings]
-        return [path for path in named if path is not None]
+        several = [*(self.root or ()), *(self.rival or ()), *(self.rival_opening or ())]
+        return [path for path in (self.claim, self.opening, *several) if path is not None]
 
     def presented(self) -> Presented | None:
         """The claim as `canon.judge` takes it; what is wrong with it becomes part of the answer."""
+        date, source = self.suspect_date, self.suspect_date_source
+        rivals, openings = self.rival or [], self.rival_opening or []
         if self.claim is None:
-            if self.files or self.date is not None or self.source is not None:
+            if self.files or date is not None or source is not None:
                 raise typer.BadParameter("roots, dates and rivals belong to a --claim")
             return None
-        if (self.date is None) != (self.source is None):
+        if (date is None) != (source is None):
             raise typer.BadParameter("--suspect-date and --suspect-date-source go together")
-        if len(self.rival_openings) > len(self.rivals):
+        if len(openings) > len(rivals):
             raise typer.BadParameter("there are more --rival-opening than --rival")
         from canon.claims import Presented, Rival, Trust
 
-        openings = [*self.rival_openings, *[None] * (len(self.rivals) - len(self.rival_openings))]
         return Presented.load(
             self.claim,
             self.opening,
-            Trust.load(self.roots, policies=self.policies),
-            suspect_date=self.date,
-            suspect_date_source=self.source,
-            rivals=[Rival.load(claim, opening) for claim, opening in zip(self.rivals, openings, strict=True)],
+            Trust.load(self.root or (), policies=self.policy or ()),
+            suspect_date=date,
+            suspect_date_source=source,
+            rivals=[Rival.load(*both) for both in zip_longest(rivals, openings)],
         )

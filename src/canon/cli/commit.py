@@ -13,8 +13,9 @@ from rich.text import Text
 from canon._files import atomic_path, check_output
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.models import load_model
-from canon.cli.options import Architecture, AsJson, Force, LimitChanges, Size, TrustPickle
+from canon.cli.groups import grouped
+from canon.cli.models import ReadOptions, load_model
+from canon.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
     from canon.claims import Claim
@@ -26,7 +27,7 @@ EXAMPLES = examples(
     "canon commit --attach answer.tsr --out deposited.claim",
 )
 Committed = Annotated[
-    str | None, typer.Argument(metavar="[MODEL]", help="The owner's model: a file of any format, as it will be shown.")
+    str | None, typer.Argument(metavar="MODEL", help="The owner's model: a file of any format, as it will be shown.")
 ]
 LayoutFile = Annotated[Path | None, typer.Option("--layout-key", "-l", dir_okay=False, help="Its layout key.")]
 MarkFiles = Annotated[
@@ -70,7 +71,9 @@ OpeningOut = Annotated[
 ]
 
 
+@grouped
 def commit(
+    reading: ReadOptions,
     model: Committed = None,
     out: ClaimOut = Path("owner.claim"),
     opening: OpeningOut = None,
@@ -85,10 +88,6 @@ def commit(
     timestamp: Stamps = None,
     request: Query = None,
     attach: Answers = None,
-    arch: Architecture = None,
-    size: Size = None,
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -123,7 +122,7 @@ def commit(
     files: dict[str, list[str]] = {}
     signed = None if reference is None else reference.provenance()
     if model is not None:
-        loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+        loaded = load_model(talker, model, reading)
         reference, signed = loaded.model, claims.provenance_of(model)
         if "sha256" in loaded.origin:
             files["reference"] = [loaded.origin["sha256"]]

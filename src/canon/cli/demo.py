@@ -15,7 +15,7 @@ from rich.text import Text
 
 from canon._files import check_outputs
 from canon.cli.console import Talker
-from canon.cli.demo_stories import STORIES, Story, Subject
+from canon.cli.demo_stories import STORIES, Network, Story
 from canon.cli.examples import examples
 from canon.cli.options import AsJson, Force, Seed
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = examples("canon demo", "canon demo --model text", "canon demo --ratio 0.5 --seed 3 --report half.html")
 
-Which = Annotated[Subject, typer.Option("--model", help="A network that reads digits, or a small language model.")]
+Which = Annotated[Network, typer.Option("--model", help="A network that reads digits, or a small language model.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train; fewer is quicker.")]
 Ratio = Annotated[float, typer.Option("--ratio", help="Share of channels that each step of the attack adds.")]
 Page = Annotated[Path, typer.Option("--report", dir_okay=False, help="Where to write the report, as HTML.")]
@@ -70,7 +70,7 @@ class DemoRecord:
 
 
 def demo(
-    model: Which = Subject.image,
+    model: Which = Network.image,
     ratio: Ratio = 0.2,
     epochs: Epochs = None,
     report: Page = Path("canon-demo.html"),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from canon.watermarks import TrainOptions
 
 
-class Subject(StrEnum):
+class Network(StrEnum):
     """Which network the demo is about."""
 
     image = "image"
@@ -52,7 +52,7 @@ def _of_texts() -> TrainOptions:
 
 
 STORIES: Final = {
-    Subject.image: Story(
+    Network.image: Story(
         "resnet18",
         "digits",
         "The owner trains a network to read digits, and hides a secret in its weights.",
@@ -61,7 +61,7 @@ STORIES: Final = {
         _plain,
         "a fingerprint of every channel, 2% of the size",
     ),
-    Subject.text: Story(
+    Network.text: Story(
         "text",
         "library",
         "The owner trains a language model on Python's own library, and hides a secret in its weights.",

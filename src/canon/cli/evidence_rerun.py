@@ -15,17 +15,11 @@ from canon._files import write_text
 from canon.cli.console import Talker
 from canon.cli.evidence_check import EvidenceFile
 from canon.cli.examples import examples
-from canon.cli.exhibits import (
-    Ancestors,
-    LayoutFile,
-    MarkFile,
-    Named,
-    ProbesPath,
-    Reference,
-    load_exhibits,
-)
+from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges, Size, TrustPickle
+from canon.cli.groups import grouped
+from canon.cli.models import ReadOptions
+from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
     from canon.api.rerunning import Field, Reproduction
@@ -45,19 +39,13 @@ MOST_LINES = 40
 """Differences that are listed for a person."""
 
 
+@grouped
 def rerun(
     file: EvidenceFile,
     suspect: SuspectFile,
-    reference: Reference = None,
-    layout_key: LayoutFile = None,
-    watermark_key: MarkFile = None,
-    ancestor: Ancestors = None,
-    probes: ProbesPath = None,
-    arch: Architecture = None,
-    size: Size = None,
+    owned: Marked,
+    reading: ReadOptions,
     device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     out: AgainOut = None,
     force: Force = False,
     as_json: AsJson = False,
@@ -75,12 +63,7 @@ def rerun(
     talker = Talker(as_json)
     document = load_document(file)
     check_evidence(document)
-    named = Named(
-        suspect=suspect, reference=reference, layout_key=layout_key, watermark_key=watermark_key,
-        ancestors=ancestor or (), probes=probes, arch=arch, size=size, trust_pickle=trust_pickle, limit=limit,
-        device=device, outputs=[out], also_read=[file], force=force,
-    )  # fmt: skip
-    exhibits = load_exhibits(talker, named)
+    exhibits = load_exhibits(talker, suspect, owned, reading, device, outputs=[out], also_read=[file], force=force)
     for field in compare_inputs(_files(document["inputs"]), _files(exhibits.inputs)):
         if field.word == "differs":
             talker.note(f"another input: {field.name} is {field.found}, and the document says {field.said}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +13,7 @@ from canon._files import check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.inputs import moved as on_device
-from canon.cli.models import load_model
+from canon.cli.models import ReadOptions, load_model
 from canon.cli.options import parse_device
 from canon.cli.probes import HELP, Probes, load_probes
 
@@ -50,32 +50,20 @@ ProbesPath = Annotated[Path | None, typer.Option("--probes", metavar="PATH", hel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Named:
-    """What the user named."""
+class Owned:
+    """What the owner brings."""
 
-    suspect: str
-    reference: str | None
-    layout_key: Path | None
-    watermark_key: Path | None
-    ancestors: Sequence[str] = ()
-    probes: Path | None = None
-    arch: str | None = None
-    size: str | None = None
-    example: Path | None = None
-    trust_pickle: bool = False
-    limit: list[str] | None = None
-    device: str = "cpu"
-    outputs: Sequence[Path | None] = ()
-    """What will be written."""
+    reference: Reference = None
+    layout_key: LayoutFile = None
+    ancestor: Ancestors = None
 
-    also_read: Sequence[Path] = ()
-    force: bool = False
 
-    @property
-    def inputs(self) -> list[object]:
-        """Everything that is read."""
-        named = (self.suspect, self.reference, self.layout_key, self.watermark_key, self.probes)
-        return [*named, *self.ancestors, *self.also_read]
+@dataclass(frozen=True, kw_only=True)
+class Marked(Owned):
+    """The same with a watermark key, and probes."""
+
+    watermark_key: MarkFile = None
+    probes: ProbesPath = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,49 +102,53 @@ class Exhibits:
         return [array.to(place) for array in self.probes.arrays]
 
 
-def load_exhibits(talker: Talker, named: Named) -> Exhibits:
+def load_exhibits(
+    talker: Talker,
+    suspect_file: str,
+    owned: Owned,
+    reading: ReadOptions,
+    device: str,
+    *,
+    outputs: Sequence[Path | None],
+    also_read: Sequence[Path] = (),
+    force: bool,
+) -> Exhibits:
     """Load what the user named, after all outputs were found to be possible and to be none of it."""
     from canon.io.origin import read_with_origin
     from canon.verify import LayoutKey
     from canon.watermarks import load_key
 
-    if (named.reference is None) == (named.layout_key is None):
+    brought = owned if isinstance(owned, Marked) else Marked(**vars(owned))
+    if (brought.reference is None) == (brought.layout_key is None):
         raise typer.BadParameter("give either --reference or --layout-key")
-    if named.probes is not None and named.layout_key is not None:
+    if brought.probes is not None and brought.layout_key is not None:
         raise typer.BadParameter("--probes need the owner's model: a layout key knows outputs on its own probes only")
-    parse_device(named.device)
-    check_outputs(named.outputs, named.inputs, force=named.force)
+    parse_device(device)
+    ancestors = brought.ancestor or ()
+    named = (brought.reference, brought.layout_key, brought.watermark_key, brought.probes, *ancestors)
+    check_outputs(outputs, [suspect_file, *named, *also_read], force=force)
 
-    def model(source: str, arch: str | None) -> LoadedModel:
-        return load_model(
-            talker,
-            source,
-            arch,
-            named.size,
-            named.trust_pickle,
-            named.limit,
-            named.example,
-            outputs=named.outputs,
-            force=named.force,
-        )
+    suspect = load_model(talker, suspect_file, reading, outputs=outputs, force=force)
+    alike = replace(reading, arch=reading.arch or suspect.architecture)
 
-    suspect = model(named.suspect, named.arch)
-    inputs = {"suspect": {**suspect.origin, **_signed(named.suspect)}}
-    arch = named.arch or suspect.architecture
-    owner = None if named.reference is None else model(named.reference, arch)
+    def model(source: str) -> LoadedModel:
+        return load_model(talker, source, alike, outputs=outputs, force=force)
+
+    inputs = {"suspect": {**suspect.origin, **_signed(suspect_file)}}
+    owner = None if brought.reference is None else model(brought.reference)
     if owner is not None:
-        inputs["reference"] = {**owner.origin, **_signed(str(named.reference))}
-    ancestors = tuple(model(source, arch) for source in named.ancestors)
-    inputs |= {f"ancestor_{index}": one.origin for index, one in enumerate(ancestors, 1)}
+        inputs["reference"] = {**owner.origin, **_signed(str(brought.reference))}
+    public = tuple(map(model, ancestors))
+    inputs |= {f"ancestor_{index}": one.origin for index, one in enumerate(public, 1)}
     layout, mark = None, None
-    if named.layout_key is not None:
-        layout, inputs["layout_key"] = read_with_origin(named.layout_key, LayoutKey.load)
-    if named.watermark_key is not None:
-        mark, inputs["watermark_key"] = read_with_origin(named.watermark_key, load_key)
-    probes = None if named.probes is None else load_probes(named.probes, suspect.model, suspect.example)
+    if brought.layout_key is not None:
+        layout, inputs["layout_key"] = read_with_origin(brought.layout_key, LayoutKey.load)
+    if brought.watermark_key is not None:
+        mark, inputs["watermark_key"] = read_with_origin(brought.watermark_key, load_key)
+    probes = None if brought.probes is None else load_probes(brought.probes, suspect.model, suspect.example)
     if probes is not None:
         inputs["probes"] = probes.origin
-    return Exhibits(suspect, owner, layout, mark, ancestors, probes, inputs)
+    return Exhibits(suspect, owner, layout, mark, public, probes, inputs)
 
 
 def _signed(source: str) -> dict[str, str]:

@@ -14,9 +14,9 @@ from rich.text import Text
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.facts import file_facts, file_report
-from canon.cli.inputs import ExampleFile
-from canon.cli.models import Model, load_model
-from canon.cli.options import Architecture, AsJson, LimitChanges, Size, TrustPickle, parse_limits
+from canon.cli.groups import grouped
+from canon.cli.models import Model, ReadOptions, load_model
+from canon.cli.options import AsJson, parse_limits
 from canon.graph.experts import channel_tensors
 
 if TYPE_CHECKING:
@@ -47,15 +47,8 @@ class SpaceRow:
     pins: tuple[dict[str, str], ...]
 
 
-def inspect(
-    model: Model,
-    arch: Architecture = None,
-    size: Size = None,
-    example: ExampleFile = None,
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def inspect(model: Model, reading: ReadOptions, as_json: AsJson = False) -> None:
     """Show what a file or an architecture is: its tensors, its channel spaces, and what pins some of them.
 
     Key files and weights without a known architecture are described by their tensors alone.
@@ -63,11 +56,11 @@ def inspect(
     from canon.graph import trace
 
     talker = Talker(as_json)
-    facts = None if trust_pickle else file_facts(model, arch, parse_limits(limit))
+    facts = None if reading.trust_pickle else file_facts(model, reading.arch, parse_limits(reading.limit))
     if facts is not None:
         talker.result(facts, file_report(facts))
         return
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example)
+    loaded = load_model(talker, model, reading)
     graph = trace(loaded.model, loaded.example)
     rows = [row_of(graph, space) for space in graph.spaces]
     found = document(loaded, graph, rows)

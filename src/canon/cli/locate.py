@@ -13,11 +13,11 @@ from rich.text import Text
 
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.exhibits import Ancestors, LayoutFile, Named, Reference, load_exhibits
+from canon.cli.exhibits import Owned, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.inputs import ExampleFile
-from canon.cli.models import Model
-from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges, Size, TrustPickle
+from canon.cli.groups import grouped
+from canon.cli.models import Model, ReadOptions
+from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
     from canon.containment import Location
@@ -35,18 +35,13 @@ SHOWN = 12
 """Layers in the table."""
 
 
+@grouped
 def locate(
     suspect: Model,
-    reference: Reference = None,
-    layout_key: LayoutFile = None,
-    ancestor: Ancestors = None,
+    owned: Owned,
+    reading: ReadOptions,
     out: ExtractedOut = None,
-    arch: Architecture = None,
-    size: Size = None,
-    example: ExampleFile = None,
     device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -57,22 +52,7 @@ def locate(
     talker = Talker(as_json)
     if out is not None:
         check_format(out)
-    named = Named(
-        suspect=suspect,
-        reference=reference,
-        layout_key=layout_key,
-        watermark_key=None,
-        ancestors=ancestor or (),
-        arch=arch,
-        size=size,
-        example=example,
-        trust_pickle=trust_pickle,
-        limit=limit,
-        device=device,
-        outputs=[out],
-        force=force,
-    )
-    exhibits = load_exhibits(talker, named)
+    exhibits = load_exhibits(talker, suspect, owned, reading, device, outputs=[out], force=force)
     given = exhibits.arguments(device)
     owner = given["layout_key"] if given["reference"] is None else given["reference"]
     with talker.status(f"looking for the owner's network in {exhibits.suspect.name}"):

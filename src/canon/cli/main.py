@@ -29,6 +29,7 @@ from canon.cli.demo import EXAMPLES as DEMO_EXAMPLES
 from canon.cli.demo import demo
 from canon.cli.evidence import app as evidence
 from canon.cli.exit_codes import ExitCode
+from canon.cli.groups import plain_help
 from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
 from canon.cli.locate import EXAMPLES as LOCATE_EXAMPLES
@@ -135,6 +136,7 @@ app.add_typer(claim, name="claim")
 app.add_typer(scheme, name="scheme")
 app.add_typer(new, name="new")
 app.add_typer(bench, name="bench")
+plain_help(app)
 
 
 def execute(application: typer.Typer, arguments: Sequence[str] | None = None) -> int:

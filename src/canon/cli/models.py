@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,8 @@ import typer
 from canon._files import check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker, to_jsonable
-from canon.cli.inputs import load_example
-from canon.cli.options import parse_limits, parse_size
+from canon.cli.inputs import ExampleFile, load_example
+from canon.cli.options import Architecture, LimitChanges, Size, TrustPickle, parse_limits, parse_size
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,17 +42,19 @@ ModelOut = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReadOptions:
+    """How files of models are read."""
+
+    arch: Architecture = None
+    size: Size = None
+    example: ExampleFile = None
+    trust_pickle: TrustPickle = False
+    limit: LimitChanges = None
+
+
 def load_model(
-    talker: Talker,
-    source: str,
-    arch: str | None = None,
-    size: str | None = None,
-    trust_pickle: bool = False,
-    limit: list[str] | None = None,
-    example: Path | None = None,
-    *,
-    outputs: Sequence[Path | None] = (),
-    force: bool = False,
+    talker: Talker, source: str, reading: ReadOptions, *, outputs: Sequence[Path | None] = (), force: bool = False
 ) -> LoadedModel:
     """Load what the user names, and say what is worth knowing about it.
 
@@ -61,11 +64,15 @@ def load_model(
     from canon.io import is_factory, read_model
 
     check_outputs(outputs, [source], force=force)
-    if is_factory(arch or source) and os.getcwd() not in sys.path:
+    if is_factory(reading.arch or source) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a file here takes no other module's place
-    given = None if example is None else load_example(example)
     loaded = read_model(
-        source, arch, size=parse_size(size), trust_pickle=trust_pickle, limits=parse_limits(limit), example=given
+        source,
+        reading.arch,
+        size=parse_size(reading.size),
+        trust_pickle=reading.trust_pickle,
+        limits=parse_limits(reading.limit),
+        example=None if reading.example is None else load_example(reading.example),
     )
     for note in loaded.notes:
         talker.note(f"{source}: {note}")

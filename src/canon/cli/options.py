@@ -70,7 +70,6 @@ def command_line(context: typer.Context) -> str:
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed, the same result.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, mps.")]
-Out = Annotated[Path | None, typer.Option("--out", "-o", dir_okay=False, help="The file to write.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 Report = Annotated[
     Path | None, typer.Option("--report", dir_okay=False, help="Where to write a page for people to read, as HTML.")

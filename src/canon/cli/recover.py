@@ -15,20 +15,10 @@ from canon._files import check_outputs, write_text
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.inputs import ExampleFile, moved
-from canon.cli.models import Model, ModelOut, digested, load_model, save_model
-from canon.cli.options import (
-    Architecture,
-    AsJson,
-    Device,
-    Force,
-    LimitChanges,
-    Seed,
-    Size,
-    TrustPickle,
-    parse_device,
-    parse_limits,
-)
+from canon.cli.groups import grouped
+from canon.cli.inputs import moved
+from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
+from canon.cli.options import AsJson, Device, Force, Seed, parse_device, parse_limits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,20 +53,17 @@ Check = Annotated[bool, typer.Option("--check/--no-check", help="Run both models
 KINDS = ("zero-in", "zero-out", "clique", "duplicate", "constant")
 
 
+@grouped
 def recover(
     model: Model,
     out: ModelOut,
-    arch: Architecture = None,
+    reading: ReadOptions,
     method: Method = "exact",
     widths: Widths = None,
     report: ReportFile = None,
     check: Check = True,
     seed: Seed = 0,
-    size: Size = None,
-    example: ExampleFile = None,
     device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -96,8 +83,8 @@ def recover(
     check_outputs([out, report], [widths], force=force)
     if report is not None and is_page:
         check_report(report, force=force)
-    suspect = load_model(talker, model, arch, size, trust_pickle, limit, example, outputs=[out, report], force=force)
-    known = None if widths is None else known_widths(widths, limit)
+    suspect = load_model(talker, model, reading, outputs=[out, report], force=force)
+    known = None if widths is None else known_widths(widths, reading.limit)
     inputs = moved(suspect.example, place)
     with talker.progress(f"recovering {suspect.name}") as advance:
         result = api.recover(
@@ -113,7 +100,7 @@ def recover(
         one.cpu()
     chosen = {
         "verb": "recover", "method": method, "widths": digested(widths), "check": check, "seed": seed,
-        "device": str(place), "example": digested(example), "size": size,
+        "device": str(place), "example": digested(reading.example), "size": reading.size,
     }  # fmt: skip
     save_model(talker, result.model, out, suspect, chosen, force=force)
     if report is not None and is_page:

@@ -59,7 +59,7 @@ def _usage(path: str, command: Any) -> str:
     words = [path]
     for parameter in command.params:
         if parameter.param_type_name == "argument":
-            words.append(_metavar(parameter))
+            words.append(_metavar(parameter) if parameter.required else f"[{_metavar(parameter)}]")
         elif parameter.required:
             words.append(f"{parameter.opts[0]} {_metavar(parameter)}")
     return " ".join([*words, "[OPTIONS]"])

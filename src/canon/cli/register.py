@@ -10,9 +10,10 @@ from rich.text import Text
 
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.inputs import ExampleFile, moved
-from canon.cli.models import Model, load_model
-from canon.cli.options import Architecture, AsJson, Device, Force, LimitChanges, Size, TrustPickle, parse_device
+from canon.cli.groups import grouped
+from canon.cli.inputs import moved
+from canon.cli.models import Model, ReadOptions, load_model
+from canon.cli.options import AsJson, Device, Force, parse_device
 
 EXAMPLES = examples(
     "canon register owner.safetensors --arch resnet18 --out layout.key",
@@ -31,17 +32,14 @@ Robust = Annotated[
 ]
 
 
+@grouped
 def register(
     model: Model,
     out: KeyOut,
-    arch: Architecture = None,
+    reading: ReadOptions,
     numbers: Numbers = None,
     robust: Robust = False,
-    size: Size = None,
-    example: ExampleFile = None,
     device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +48,7 @@ def register(
 
     talker = Talker(as_json)
     place = parse_device(device)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit, example, outputs=[out], force=force)
+    loaded = load_model(talker, model, reading, outputs=[out], force=force)
     with talker.status(f"registering {loaded.name}"):
         inputs = moved(loaded.example, place)
         key = make_key(loaded.model.to(place), inputs, numbers=numbers, robust=robust)

@@ -48,11 +48,11 @@ class Sealing:
             return
         from canon.claims import write_case
 
-        roots = {f"root_{index}.pem": path.read_bytes() for index, path in enumerate(self.claims.roots, 1)}
+        roots = {f"root_{index}.pem": path.read_bytes() for index, path in enumerate(self.claims.root or (), 1)}
         named = {"owner.claim": self.claims.claim, "owner.opening": self.claims.opening}
-        for index, path in enumerate(self.claims.rivals, 1):
+        for index, path in enumerate(self.claims.rival or (), 1):
             named[f"rival_{index}.claim"] = path
-        for index, path in enumerate(self.claims.rival_openings, 1):
+        for index, path in enumerate(self.claims.rival_opening or (), 1):
             named[f"rival_{index}.opening"] = path
         write_case(
             self.folder,

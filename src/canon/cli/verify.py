@@ -14,33 +14,14 @@ from rich.text import Text
 
 from canon._files import atomic_path
 from canon.cli import completion
-from canon.cli.claiming import (
-    ClaimFile,
-    Claims,
-    OpeningFile,
-    Policies,
-    RivalOpenings,
-    Rivals,
-    Roots,
-    SuspectDate,
-    SuspectDateSource,
-)
+from canon.cli.claiming import Claims
 from canon.cli.console import Talker
 from canon.cli.examples import examples
-from canon.cli.exhibits import Ancestors, LayoutFile, MarkFile, Named, ProbesPath, Reference, load_exhibits
+from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.inputs import ExampleFile
-from canon.cli.options import (
-    Architecture,
-    AsJson,
-    Device,
-    Force,
-    LimitChanges,
-    Report,
-    Size,
-    TrustPickle,
-    command_line,
-)
+from canon.cli.groups import grouped
+from canon.cli.models import ReadOptions
+from canon.cli.options import AsJson, Device, Force, Report, command_line
 from canon.cli.sealing import Sealing
 
 if TYPE_CHECKING:
@@ -79,32 +60,18 @@ Sign = Annotated[
 ExaminerText = Annotated[str | None, typer.Option("--examiner", metavar="TEXT", help="Who examines, for the record.")]
 
 
+@grouped
 def verify(
     context: typer.Context,
     suspect: Suspect,
-    reference: Reference = None,
-    layout_key: LayoutFile = None,
-    watermark_key: MarkFile = None,
-    claim: ClaimFile = None,
-    opening: OpeningFile = None,
-    root: Roots = None,
-    policy: Policies = None,
-    suspect_date: SuspectDate = None,
-    suspect_date_source: SuspectDateSource = None,
-    rival: Rivals = None,
-    rival_opening: RivalOpenings = None,
-    ancestor: Ancestors = None,
-    probes: ProbesPath = None,
-    arch: Architecture = None,
+    owned: Marked,
+    claims: Claims,
+    reading: ReadOptions,
     tolerance: Tolerance = 1e-3,
     layer: Layers = None,
     alpha: Alpha = 1e-6,
     recovered: Recovered = False,
-    size: Size = None,
-    example: ExampleFile = None,
     device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     case: CaseText = None,
     examiner: ExaminerText = None,
     sign: Sign = None,
@@ -123,19 +90,12 @@ def verify(
     talker = Talker(as_json)
     if report is not None:
         check_report(report, force=force)
-    claims = Claims(
-        claim=claim, opening=opening, roots=root or (), policies=policy or (), date=suspect_date,
-        source=suspect_date_source, rivals=rival or (), rival_openings=rival_opening or (),
-    )  # fmt: skip
     brought = claims.presented()
     sealing = Sealing.of(sign, case, claims)
-    named = Named(
-        suspect=suspect, reference=reference, layout_key=layout_key, watermark_key=watermark_key,
-        ancestors=ancestor or (), probes=probes, arch=arch, size=size, example=example,
-        trust_pickle=trust_pickle, limit=limit, device=device,
+    exhibits = load_exhibits(
+        talker, suspect, owned, reading, device,
         outputs=[out, report], also_read=[*claims.files, *([sign] if sign else [])], force=force,
     )  # fmt: skip
-    exhibits = load_exhibits(talker, named)
     options = JudgeOptions(
         tolerance=tolerance, layers=tuple(layer) if layer else None, alpha=alpha, recover=not recovered
     )

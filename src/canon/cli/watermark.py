@@ -14,18 +14,9 @@ from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
-from canon.cli.models import Model, ModelOut, load_model
-from canon.cli.options import (
-    Architecture,
-    AsJson,
-    Device,
-    Force,
-    LimitChanges,
-    Seed,
-    Size,
-    TrustPickle,
-    parse_device,
-)
+from canon.cli.groups import grouped
+from canon.cli.models import Model, ModelOut, ReadOptions, load_model
+from canon.cli.options import AsJson, Device, Force, Seed, parse_device
 
 if TYPE_CHECKING:
     from canon.watermarks import Extraction, Message
@@ -56,7 +47,7 @@ FirstClaim = Annotated[
 Secret = Annotated[Path, typer.Option("--secret", dir_okay=False, help="The secret that the key was derived from.")]
 SecretClaim = Annotated[Path, typer.Option("--claim", dir_okay=False, help="The claim that was made before training.")]
 SecretOpening = Annotated[Path | None, typer.Option("--opening", dir_okay=False, help="That claim's opening.")]
-ShownKey = Annotated[Path | None, typer.Argument(metavar="[KEY]", help="A key file; without one, list the schemes.")]
+ShownKey = Annotated[Path | None, typer.Argument(metavar="KEY", help="A key file; without one, list the schemes.")]
 
 
 @app.command(
@@ -142,16 +133,8 @@ def embed(
         "canon watermark extract suspect.safetensors --arch resnet18 --key owner.key --json",
     )
 )
-def extract(
-    model: Model,
-    key: KeyFile,
-    arch: Architecture = None,
-    size: Size = None,
-    device: Device = "cpu",
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
-    as_json: AsJson = False,
-) -> None:
+@grouped
+def extract(model: Model, key: KeyFile, reading: ReadOptions, device: Device = "cpu", as_json: AsJson = False) -> None:
     """Read the message of a key out of MODEL, as it is.
 
     This reports what is there and judges nothing: it exits with 0 however many bits are right. An obfuscated model
@@ -162,7 +145,7 @@ def extract(
     talker = Talker(as_json)
     place = parse_device(device)
     owner = watermarks.load_key(key)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    loaded = load_model(talker, model, reading)
     found = watermarks.get(owner.scheme).extract(loaded.model.to(place), owner, loaded.example[0].to(place))
     talker.result(_document(found), Text(_sentence(found)))
 
@@ -172,18 +155,16 @@ def extract(
         "canon watermark rederive marked.safetensors --key marked.key --secret marked.secret --claim before.claim"
     )
 )
+@grouped
 def rederive(
     model: Model,
     key: KeyFile,
     secret: Secret,
     claim: SecretClaim,
+    reading: ReadOptions,
     opening: SecretOpening = None,
     dataset: DatasetName = "digits",
     data: DataFolder = None,
-    arch: Architecture = None,
-    size: Size = None,
-    trust_pickle: TrustPickle = False,
-    limit: LimitChanges = None,
     as_json: AsJson = False,
 ) -> None:
     """Draw a key again from the secret that its owner reveals, and say how much of it follows.
@@ -194,7 +175,7 @@ def rederive(
 
     talker = Talker(as_json)
     owner = watermarks.load_key(key)
-    loaded = load_model(talker, model, arch, size, trust_pickle, limit)
+    loaded = load_model(talker, model, reading)
     images = zoo.dataset(dataset, data)
     side = int(loaded.example[0].shape[-1])
     if images.train_images.shape[-1] != side:

@@ -18,7 +18,8 @@ from torch import Tensor
 from canon.describe import Parameters
 from canon.graph import Consumer, Segment, Space
 from canon.rewrite import SpaceRewrite, rewrite
-from canon.rewrite.axes import by_row, entries, repeated
+from canon.rewrite.axes import by_row, repeated
+from canon.transforms import entries
 from canon.verify.side import movable
 from canon.verify.traced import Traced
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import torch
@@ -18,10 +19,10 @@ from canon.containment.walk import ROUNDING, Found
 from canon.describe import SKETCH
 from canon.graph.experts import channel_tensors
 from canon.rewrite import SpaceRewrite, rewrite
-from canon.verify.layout import Layout, coordinates, ratios
+from canon.verify.layout import Layout, Step, coordinates, ratios
 from canon.verify.precision import coarsest
 from canon.verify.projection import project
-from canon.verify.side import Side, movable
+from canon.verify.side import Description, Side, movable
 from canon.verify.traced import Traced
 
 FIGURES_AGREE: Final = 1e-3
@@ -47,12 +48,12 @@ def compare_exactly(
     scales: dict[int, dict[int, Tensor]] = {}
     for index, step in enumerate(layout.steps):
         space = graph.spaces[step.space]
-        told = side.describe(space, step.maps)
-        features = project(told.features, layout.numbers, seed=layout.seed + index)
-        if features.shape != step.features.shape:
+        measure = partial(_distance, step, layout.numbers, layout.seed + index)
+        told = side.like_owner(space, step.maps, measure)
+        if space.width != len(step.label):
             distance[space.id] = torch.ones(len(step.label), dtype=torch.float64)  # a head of another task
             continue
-        distance[space.id] = torch.linalg.vector_norm(features - step.features, dim=1)
+        distance[space.id] = measure(told, torch.arange(space.width))
         if movable(space):
             everyone = torch.arange(space.width)
             here = found[space.id].accepted.found
@@ -78,6 +79,15 @@ def compare_exactly(
         if all(space in distance for space, _ in parts)
     }
     return extracted, rows
+
+
+def _distance(step: Step, numbers: int, seed: int, told: Description, these: Tensor) -> Tensor:
+    """How far some channels are from those at their places in a key."""
+    features = project(told.features, numbers, seed)
+    if features.shape != step.features.shape:
+        return torch.ones(len(these), dtype=torch.float64)
+    gap: Tensor = torch.linalg.vector_norm(features[these] - step.features[these], dim=1)
+    return gap
 
 
 def confirm(found: Mapping[int, Found], distance: Mapping[int, Tensor]) -> None:

@@ -226,7 +226,8 @@ def entering(
     def hook(name: str) -> Any:
         def keep(_: nn.Module, given: tuple[Tensor, ...]) -> None:
             if start < wanted[name]:
-                seen[name].append(given[0].detach()[: wanted[name] - start].clone())
+                each = max(1, len(given[0]) // min(BATCH, calls - start))  # a router's rows are those of all positions
+                seen[name].append(given[0].detach()[: (wanted[name] - start) * each].clone())
             waiting.discard(name)
             if not waiting:
                 raise _Enough
@@ -242,9 +243,7 @@ def entering(
     finally:
         for handle in handles:
             handle.remove()
-    return {
-        name: _by_place(torch.cat(parts), isinstance(found[name], nn.Linear)) for name, parts in seen.items() if parts
-    }
+    return {name: _by_place(torch.cat(parts), found[name].weight.ndim == 2) for name, parts in seen.items() if parts}
 
 
 def samples(values: Tensor, segment: Segment) -> Tensor:

@@ -177,7 +177,7 @@ class Walk:
         for index, step in enumerate(self.portrait.steps):
             if step.maps and all(self.graph.maps[m].columns is None for m in step.maps):
                 space = self._space(step)
-                self._match(index, step, space, self.side.describe(space, step.maps), None)
+                self._match(index, step, space, self._describe(index, step, space), None)
                 found = self.found[space.id]
                 if int((found.accepted.distinct & ~found.images).sum()) >= FEW * len(step.label):
                     return True
@@ -188,17 +188,15 @@ class Walk:
         for index, step in enumerate(self.portrait.steps):
             space = self._space(step)
             basis = (index, self.side.state(step.maps))
-            measured, told = self._told(step, space)
+            measured, told = self._told(index, step, space)
             old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
-                whole = self.side.describe(space, step.maps) if told is None else told
-                self._match(index, step, space, whole, self.found.get(space.id, old))
+                told = told or self._describe(index, step, space)
+                self._match(index, step, space, told, self.found.get(space.id, old))
                 self._seen[space.id] = basis
                 if self._unmix(space):
-                    measured, told = self._told(step, space)
-                    self._match(
-                        index, step, space, self.side.describe(space, step.maps) if told is None else told, None
-                    )
+                    measured, told = self._told(index, step, space)
+                    self._match(index, step, space, told or self._describe(index, step, space), None)
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
@@ -234,15 +232,23 @@ class Walk:
     def _reads_found(self, linear: LinearMap) -> bool:
         return linear.columns is not None and not any(self._poor(segment.space) for segment in linear.columns)
 
-    def _told(self, step: Step, space: Space) -> tuple[Measured, Description | None]:
+    def _told(self, index: int, step: Step, space: Space) -> tuple[Measured, Description | None]:
         """What a step says of the suspect; scales alone where nothing that it rests on has changed since."""
         state, place = self.side.state(step.maps), (space.id, step.maps)
         if place in self._measured and self._measured[place][0] == state:
             return self._measured[place][1], None
-        told = self.side.describe(space, step.maps)
+        told = self._describe(index, step, space)
         measured = Measured(told.scales, told.constants)
         self._measured[place] = (state, measured)
         return measured, told
+
+    def _describe(self, index: int, step: Step, space: Space) -> Description:
+        """What a step says of the suspect, each sign that is in doubt as it brings its channel to the owner's."""
+
+        def distance(told: Description, these: Tensor) -> Tensor:
+            return 1 - self.yardsticks[index].nearest(self.features(step, space, told)[these])
+
+        return self.side.like_owner(space, step.maps, distance)
 
     def _space(self, step: Step) -> Space:
         """A key comes from a file, and may ask for what this network does not have."""

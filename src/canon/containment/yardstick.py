@@ -19,6 +19,9 @@ from torch import Tensor
 from canon.verify.layout import Step
 from canon.verify.side import Part
 
+CHUNK: Final = 512
+"""Suspect's channels compared at a time."""
+
 SINGLES: Final = 0.5
 """Single numbers together count at most this much of what directions count."""
 
@@ -69,6 +72,10 @@ class Yardstick:
         """The same of a suspect's channels; `flipped`: as if each had the other sign."""
         directions, singles = _split(features, self.parts, -1.0 if flipped else 1.0)
         return _combined(directions, singles, self.weights, self.centre)
+
+    def nearest(self, features: Tensor) -> Tensor:
+        """The cosine of each of some of a suspect's channels to the owner's channel that it is most like."""
+        return torch.cat([(part @ self.owner.T).amax(dim=1) for part in self.measure(features).split(CHUNK)])
 
     def with_signs(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """How alike some of a suspect's channels are to the owner's by directions: as they stand, and at best, with the

@@ -35,6 +35,9 @@ class Curve:
     odd: bool
     """Whether it has an odd part at all: `f(x) ≠ f(−x)`."""
 
+    turning: bool
+    """`f(x) + f(−x) = 2·f(0)`: odd but for a constant."""
+
     homogeneous: bool
     """`f(s·x) = s·f(x)` for every `s > 0`."""
 
@@ -51,7 +54,7 @@ class Curve:
     """Never negative where its argument is not."""
 
 
-UNKNOWN: Final = Curve(False, False, True, False, None, float("nan"), False, False)
+UNKNOWN: Final = Curve(False, False, True, False, False, None, float("nan"), False, False)
 
 
 class Curves:
@@ -82,8 +85,9 @@ def _ask(function: Function) -> Curve:
 
     return Curve(
         linear=small(up - slope * x) and small(down + slope * x) and zero == 0,
-        half=small(up - down - (slope - other) * x),
+        half=small((up - down - (slope - other) * x) / 1e3),  # softplus is a line from 20 on
         odd=not small(up - down),
+        turning=small(up + down - 2 * zero),
         homogeneous=small(up - slope * x) and small(down - other * x) and zero == 0,
         floor=next((t for t in _FLOORS if _zero_below(function, t)), None),
         origin=zero,

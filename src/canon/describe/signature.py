@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +23,9 @@ from canon.describe.parameters import Parameters
 from canon.describe.program import Batch, Program, program_of
 from canon.describe.sketch import RowSketch
 from canon.graph import ChannelGraph, Space
+
+UNSURE: Final = 0.1
+"""Directions whose projection is smaller than this may have it on the other side after a small change."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +57,9 @@ class Signature:
 
     scales: dict[int, Array] = field(default_factory=dict)
     """By tap: the scale of each channel, signed where a negative scale passes; 0 where nothing entered."""
+
+    unsure: dict[int, Array] = field(default_factory=dict)
+    """By tap behind a gate: the channels whose sign there would be the other one after a small change."""
 
     @property
     def blocks(self) -> list[Array]:
@@ -96,8 +103,8 @@ def _joined(parts: Sequence[Stack]) -> Stack:
 class _Walk:
     """One pass over a space's program."""
 
-    def __init__(self, space: Space, graph: ChannelGraph, zero: float) -> None:
-        self.space, self.graph, self.zero = space, graph, zero
+    def __init__(self, space: Space, graph: ChannelGraph, zero: float, turned: Mapping[int, Array]) -> None:
+        self.space, self.graph, self.zero, self.turned = space, graph, zero, turned
         self.signature = Signature(space.width)
         self.magnitude: dict[int, Array] = {}
         self.offset: dict[int, tuple[Array, Array] | None] = {}
@@ -169,13 +176,14 @@ class _Walk:
     def _settle_signs(self, taps: Sequence[int], direction: Array) -> None:
         """The other branch of a gate has no norm that would settle its signs: what enters first is turned one way.
 
-        Which way is a projection's sign; noise turns as many channels around as it is large.
+        Which way is a projection's sign. Noise turns as many channels around as it is large, all of them `unsure`.
         """
         for index, tap in enumerate(taps):
             if tap in self.gated and tap not in self.signs and tap not in self.magnitude:
                 numbers = direction.shape[2]
                 side = direction[index] @ np.cos(1.0 + np.arange(numbers))
-                self.signs[tap] = np.where(side < 0, -1.0, 1.0)
+                self.signs[tap] = np.where((side < 0) ^ self.turned.get(tap, False), -1.0, 1.0)
+                self.signature.unsure[tap] = (side != 0) & (np.abs(side) <= UNSURE)
 
     def _measure(self, taps: Sequence[int], size: Array, slack: Array | None) -> None:
         """Write the magnitudes down, relative to what entered the tap first."""
@@ -350,6 +358,7 @@ def describe(
     sketches: Mapping[int, RowSketch],
     zero: float,
     program: Program | None = None,
+    turned: Mapping[int, Array] | None = None,
 ) -> Signature:
     """The signatures of a space's channels.
 
@@ -360,8 +369,9 @@ def describe(
         sketches: By map index. A producer without a sketch is left out, with all that comes of it alone.
         zero: What counts as cancelled, relative to what was added up.
         program: The space's program, where it is at hand.
+        turned: By tap behind a gate: channels that are to have the other sign there than their rows would give them.
     """
-    walk = _Walk(space, graph, zero)
+    walk = _Walk(space, graph, zero, turned or {})
     if program is None:
         program = program_of(space, graph, Parameters(graph, tensors))
     walk.choose_signs(program)

@@ -162,6 +162,7 @@ class _Builder:
                         cropping=record.cropping,
                         keeps_constants=record.keeps_constants,
                         reach=record.reach,
+                        ball=record.ball,
                     )
                 )
 

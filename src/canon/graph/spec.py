@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Literal
 
 import torch
@@ -138,6 +139,9 @@ class Stage:
 
     reach: Reach = "pointwise"
     """Unless it is pointwise, an activation's function says no more than what becomes of constants."""
+
+    ball: float = inf
+    """The channels of one position together, as a vector, are no longer than this."""
 
 
 @dataclass(frozen=True)

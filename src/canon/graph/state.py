@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 
@@ -48,6 +49,7 @@ class StageRecord:
     keeps_constants: bool
     cropping: tuple[int, ...] | None = None
     reach: Reach = "pointwise"
+    ball: float = inf
 
 
 @dataclass
@@ -187,10 +189,10 @@ class State:
         if parts:
             self.rigid.append((parts, reason, self.node))
 
-    def mixed(self, parts: Parts, reason: str) -> Parts:
+    def mixed(self, parts: Parts, reason: str, ball: float = inf) -> Parts:
         """A function of all channels that does not care for their order: it gives each what it gives the others."""
         self.keep_width(parts, reason)
-        return self.inhomogeneous(parts, None, keeps_constants=False)
+        return self.inhomogeneous(parts, None, keeps_constants=False, ball=ball)
 
     def pin_value(self, value: object, reason: str) -> None:
         """Pin whatever channels a value has, looking into lists, tuples and dicts; counted ones keep their number."""
@@ -276,6 +278,7 @@ class State:
         keeps_constants: bool = True,
         cropping: tuple[int, ...] | None = None,
         reach: Reach = "pointwise",
+        ball: float = inf,
     ) -> Parts:
         """Write a per-channel stage down and give the parts of its output."""
         output = self.fresh(inputs[0])
@@ -292,6 +295,7 @@ class State:
                 keeps_constants,
                 cropping,
                 reach,
+                ball,
             )
         )
         return output
@@ -320,9 +324,10 @@ class State:
         function: Callable[[torch.Tensor], torch.Tensor] | None,
         *,
         keeps_constants: bool = True,
+        ball: float = inf,
     ) -> Parts:
         """A per-channel function that lets no scale pass."""
-        output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants)
+        output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants, ball=ball)
         self.fix(parts)
         self.fix(output)
         return output

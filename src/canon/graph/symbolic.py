@@ -160,6 +160,8 @@ class _Walker:
             return self.describe_layer(node, function, module, args, kwargs, out)
         target: Any = node.target
         name = target if node.op == "call_method" else function_name(target)
+        if target is getattr and args[1:] in (("T",), ("mT",)):
+            name, args = {"T": "numpy_T", "mT": "mT"}[args[1]], args[:1]
         shown = name or getattr(target, "__name__", str(target))
         call = None
         if name is not None and has_tensor(out) and kwargs.get("out") is None and lookup(name) is not None:

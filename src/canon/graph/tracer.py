@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
 
 from canon.errors import ExampleError, TraceError, TrainingModeError, UnsupportedModelError
 from canon.graph.alike import built_alike
@@ -21,7 +22,7 @@ from canon.graph.frontend import Attach, FrontendError, Operation
 from canon.graph.inputs import Example, arguments
 from canon.graph.lint import lint
 from canon.graph.recorded import Program, record
-from canon.graph.rules import FOLDING, IDENTITY, ZEROS, Call, lookup
+from canon.graph.rules import FOLDING, IDENTITY, MOVES, PRODUCTS, ZEROS, Call, lookup
 from canon.graph.spec import ChannelGraph
 from canon.graph.state import State
 from canon.graph.symbolic import fx_operations
@@ -209,6 +210,11 @@ def _follow(state: State, step: Operation) -> Any:
     """Apply the rule of one step, or pin what it touches."""
     everything = (step.args, step.kwargs)
     operands = values_in(everything)
+    if _turns(step, operands):
+        return Value(step.out, param=operands[0].param, turned=not operands[0].turned)
+    args, kwargs = step.args, step.kwargs
+    if any(value.turned for value in operands) and (step.call is None or step.call.name not in PRODUCTS):
+        args, kwargs = tree_map_only(Value, lambda v: replace(v, param=None) if v.turned else v, (args, kwargs))
     channel_axes: Any = None
     what = step.call.name if step.call else step.reason
     for name in step.hidden:
@@ -225,7 +231,7 @@ def _follow(state: State, step: Operation) -> Any:
             state.pin_value(extents_in(everything), f"the number of channels is an operand of {step.call.name}")
         state.followed.clear()
         try:
-            channel_axes = rule(state, step.call, *step.args, **step.kwargs)
+            channel_axes = rule(state, step.call, *args, **kwargs)
         except (TypeError, AttributeError, IndexError, ValueError) as error:
             # The operation was called in a way its rule does not know: pin, never guess.
             state.pin_value(everything, f"{step.call.name}: {error}")
@@ -242,6 +248,16 @@ def _follow(state: State, step: Operation) -> Any:
     if step.stale:
         state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")
     return result
+
+
+def _turns(step: Operation, operands: Sequence[Value]) -> bool:
+    """Whether a step puts the two axes of one of the model's tensors the other way around, and does nothing else."""
+    if step.call is None or step.call.name not in MOVES or step.stale or len(operands) != 1:
+        return False
+    given = operands[0]
+    if given.param is None or given.data.ndim != 2 or given.channels is not None:
+        return False
+    return step.call.function(torch.empty(1, 2)).shape == (2, 1)
 
 
 def _stay_folded(state: State, call: Call, *args: Any, **kwargs: Any) -> None:

@@ -39,6 +39,9 @@ class Value:
     param: str | None = None
     """The tensor's name when it is a parameter or buffer of the model."""
 
+    turned: bool = False
+    """Whether it is such a tensor, of two axes, with these the other way around."""
+
     zeros: bool = False
     """Whether it was made in the forward pass and holds nothing but zeros."""
 

@@ -22,18 +22,18 @@ from canon.normal.regrouping import (
 )
 from canon.normal.sums import add_parallel, drop_zeros, flatten_joins, flatten_sums, share_equal
 
-Step = Callable[[Graph], list[str]]
+Simplification = Callable[[Graph], list[str]]
 """Changes a graph, and says what it did."""
 
-STRUCTURE: Final[tuple[Step, ...]] = (spell_means, spell_gates, drop_repeated, flatten_sums, flatten_joins)
+STRUCTURE: Final[tuple[Simplification, ...]] = (spell_means, spell_gates, drop_repeated, flatten_sums, flatten_joins)
 """Steps that look at no weight: what an owner's program is read with."""
 
-WEIGHTS: Final[tuple[Step, ...]] = (
+WEIGHTS: Final[tuple[Simplification, ...]] = (
     join_windows, take_up_strides, tidy_kernels, drop_identities, cancel_affine, split_sums, spell_diagonals,
     share_equal, drop_zeros,
 )  # fmt: skip
 
-TELLING: Final[Mapping[str, Step]] = {
+TELLING: Final[Mapping[str, Simplification]] = {
     "parallel layers": add_parallel, "joined layers": join_outputs, "pools": spell_pools
 }  # fmt: skip
 """Steps that are left out where the owner's own program has what they do away with."""
@@ -50,7 +50,7 @@ def simplify(graph: Graph, *, weights: bool = True, kept: Set[str] = frozenset()
         weights: Whether to look at numbers; False: at structure alone.
         kept: What the owner's own program has and a suspect therefore keeps, of `TELLING`.
     """
-    steps: tuple[Step, ...] = (_owner_padding, drop_identities, *STRUCTURE)
+    steps: tuple[Simplification, ...] = (_owner_padding, drop_identities, *STRUCTURE)
     if weights:
         telling = [step for name, step in TELLING.items() if name not in kept]
         if "parallel layers" in kept:

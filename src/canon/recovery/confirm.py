@@ -18,6 +18,8 @@ from canon.describe import Array, Coordinates, RowSketch
 from canon.describe.whole import whole_rows
 from canon.graph import ChannelGraph, LinearMap, Producer, Space
 from canon.recovery.tolerance import Tolerance
+from canon.rewrite.axes import by_row
+from canon.transforms import entries
 
 ROOM: Final = 2.0
 """A sketch may show rows as so many times nearer to each other, or to nothing, than they are."""
@@ -44,6 +46,17 @@ class Rows:
         found = whole_rows(self.linear, self.tensors, self.coordinates, self._numbers(channels))
         return found.view(channels.size, self.producer.repeat * found.shape[1])
 
+    def as_stored(self, channels: Array) -> Tensor:
+        """Rows as they stand in the weight, columns of one coordinate apart, in no less than float32."""
+        weight = by_row(self.tensors[self.linear.weight], self.linear)
+        picked = weight.index_select(0, torch.from_numpy(self._numbers(channels)).to(weight.device))
+        return picked.to(torch.promote_types(weight.dtype, torch.float32)).view(channels.size, -1)
+
+    def group(self, channels: Array) -> Array:
+        """Which inputs a channel's rows read."""
+        rows = self.tensors[self.linear.weight].shape[self.linear.row_axis] // self.linear.groups
+        return np.asarray((channels * self.producer.repeat + self.producer.offset) // rows)
+
     def mass(self, channels: Array) -> Array:
         """Norms of what was added up in them."""
         mass = self.sketch.mass[self._numbers(channels)]
@@ -55,8 +68,7 @@ class Rows:
         return np.array_split(channels, max(1, -(-channels.size * numbers // PIECE)))
 
     def _numbers(self, channels: Array) -> Array:
-        repeat = self.producer.repeat
-        return np.asarray((channels[:, None] * repeat + np.arange(repeat)).ravel() + self.producer.offset)
+        return np.asarray(entries(torch.from_numpy(channels), self.producer.repeat, self.producer.offset))
 
 
 def rows_of(
@@ -103,20 +115,26 @@ def _sizes(rows: Rows, channels: Array) -> tuple[Array, Array]:
 
 def _apart(rows: Rows, following: Array, leader: Array, tolerance: Tolerance) -> Array:
     """Which channels have a row of another direction than their leader's."""
-    heads, place = np.unique(leader, return_inverse=True)
-    lead = torch.cat([rows.of(part) for part in rows.pieces(heads)])
-    length, found, start = lead.norm(dim=1), [], 0
-    mass = rows.mass(heads)[place], rows.mass(following)
-    for part in rows.pieces(following):
-        own, number = rows.of(part), torch.from_numpy(place[start : start + part.size]).to(lead.device)
-        size = own.norm(dim=1)
-        cosine = (own * lead[number]).sum(dim=1).abs() / (size * length[number]).clamp(min=1e-300)
-        found.append(torch.stack([cosine, size, length[number]]).cpu().numpy())
-        start += part.size
-    cosine, size, length_there = np.concatenate(found, axis=1)
-    gap = np.sqrt(np.maximum(2 * (1 - cosine), 0.0))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slack = np.clip(np.fmax(mass[0] / length_there, mass[1] / size), 1.0, 20.0)
-    slack = np.maximum(1.0, slack * min(1.0, tolerance.noise / tolerance.equal))
-    absent = (size <= ROOM * tolerance.zero * mass[1]) & (length_there <= ROOM * tolerance.zero * mass[0])
-    return np.asarray((gap > ROOM * max(tolerance.equal, FINEST) * slack) & ~absent)
+    limit, wrong = ROOM * max(tolerance.equal, FINEST), np.zeros(following.size, dtype=bool)
+    alike = np.zeros(following.size, dtype=bool)
+    for part in rows.pieces(np.flatnonzero(rows.group(following) == rows.group(leader))):
+        # What is proportional as it stands is so too when columns are added up: most copies are.
+        gap, size, length = _gaps(rows.as_stored(following[part]), rows.as_stored(leader[part]))
+        alike[part] = (gap <= limit / 2) & (size > 0) & (length > 0)
+    for part in rows.pieces(np.flatnonzero(~alike)):
+        gap, size, length = _gaps(rows.of(following[part]), rows.of(leader[part]))
+        mass = rows.mass(following[part]), rows.mass(leader[part])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            slack = np.clip(np.fmax(mass[1] / length, mass[0] / size), 1.0, 20.0)
+        slack = np.maximum(1.0, slack * min(1.0, tolerance.noise / tolerance.equal))
+        absent = (size <= ROOM * tolerance.zero * mass[0]) & (length <= ROOM * tolerance.zero * mass[1])
+        wrong[part] = (gap > limit * slack) & ~absent
+    return wrong
+
+
+def _gaps(own: Tensor, lead: Tensor) -> Array:
+    """Distances between the directions of rows, whatever their signs, and the norms of both."""
+    size, length = torch.linalg.vector_norm(own, dim=1), torch.linalg.vector_norm(lead, dim=1)
+    cosine = (own * lead).sum(dim=1).abs() / (size * length).clamp(min=torch.finfo(own.dtype).tiny)
+    gap = (2 * (1 - cosine)).clamp(min=0).sqrt()
+    return np.asarray(torch.stack([gap, size, length]).double().cpu().numpy())

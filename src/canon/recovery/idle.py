@@ -59,9 +59,11 @@ def _unused(graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> set[str]:
 
 def _adds_zero(linear: LinearMap, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> bool:
     """Whether a layer gives zero, and that is added to something else at once."""
-    if any(bool(tensors[name].any()) for name in (linear.weight, linear.bias) if name is not None):
-        return False
-    return all(_only_added(graph.spaces[s.space], s.point) for s in linear.rows)
+    if bool(tensors[linear.weight][0].any()) or not all(
+        _only_added(graph.spaces[s.space], s.point) for s in linear.rows
+    ):
+        return False  # one row tells nearly all layers
+    return not any(bool(tensors[name].any()) for name in (linear.weight, linear.bias) if name is not None)
 
 
 def _only_added(space: Space, point: int) -> bool:

@@ -126,16 +126,13 @@ class Refinement:
             self.visits += 1
             if self.progress is not None:
                 self.progress(self.visits, self.visits + len(queue))
-            if not self._visit(space):
-                continue
-            for reader in self.readers[space.id]:
+            changed = self.readers[space.id] if self._visit(space) else []
+            if not queue and not changed:
+                changed = self._told_apart()
+            for reader in changed:
                 if reader not in waiting:
                     waiting.add(reader)
                     heapq.heappush(queue, (True, reader))
-            if not queue:
-                for index in self._told_apart():
-                    waiting.add(index)
-                    heapq.heappush(queue, (True, index))
         return self.classes
 
     def _told_apart(self) -> list[int]:

@@ -54,6 +54,13 @@ def _inputs(subject: Subject, facts: Facts, index: int, generator: torch.Generat
     columns, kernel = weight.shape[linear.column_axis] * linear.groups, by_row(weight, linear).shape[2]
     drawn = torch.randn(columns, kernel, POSITIONS, generator=generator, dtype=torch.float64)
     for segment in linear.columns or ():
+        ball = facts.ranges.ball(segment)
+        if ball is not None:
+            part = drawn[segment.offset : segment.offset + segment.length]
+            part *= ball.radius / part.norm(dim=0)
+            part *= torch.from_numpy(ball.gain)[:, None, None]
+            part += torch.from_numpy(ball.shift)[:, None, None]
+            continue
         low, high, _ = (torch.from_numpy(x.repeat(segment.repeat)) for x in facts.ranges.read(segment))
         size = torch.from_numpy(np.maximum(np.hypot(*facts.sizes.read(segment)), 1e-30).repeat(segment.repeat))
         part = drawn[segment.offset : segment.offset + segment.length]

@@ -210,7 +210,7 @@ class Plan:
         narrower = [s for s in self.graph.spaces if self.outcomes[s.id].kept.numel() < s.width]
         return {s.id: replace(self._merge(s, self.live[s.id]), constants=self._constants(s)) for s in narrower}
 
-    def hollow(self, kernels: Mapping[str, Kernel]) -> dict[str, tuple[Ends, ...]]:
+    def unused_ends(self, kernels: Mapping[str, Kernel]) -> dict[str, tuple[Ends, ...]]:
         """By weight that will be written, where there are any: ends of kernels that nothing uses, and that can go.
 
         Args:
@@ -231,7 +231,7 @@ class Plan:
 
         Args:
             empty: Where to write weights.
-            kernels: What is `hollow` and goes.
+            kernels: The `unused_ends` that go.
         """
 
         def weight(index: int, linear: LinearMap) -> Tensor:

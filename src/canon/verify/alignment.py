@@ -26,11 +26,11 @@ from canon.transforms import ChannelTransform
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, check_complete, coordinates, ratios, survey
-from canon.verify.matching import Matching, check_matching, match, nearest_other, traded
+from canon.verify.matching import Matching, check_matching, distance_to_nearest, match, nearest_other, traded
 from canon.verify.naming import named_alike
 from canon.verify.owner_order import in_owner_order
 from canon.verify.projection import project
-from canon.verify.side import Side, movable
+from canon.verify.side import Description, Side, movable
 from canon.verify.traced import Traced
 
 NEARER: Final = 0.7
@@ -38,9 +38,6 @@ NEARER: Final = 0.7
 
 ESTABLISHED: Final = 0.5
 """Share of distinct matches from which the weights decide the order; strangers have 0.01 to 0.2, copies nearly all."""
-
-WIDE: Final = 8
-"""Channels from which on a space's share of distinct matches says something."""
 
 SURE: Final = 1e-5
 """Channels this near are the same, however near others are."""
@@ -137,12 +134,6 @@ class Alignment(Shown):
         chosen = set(spaces)
         here = [space for space in self.matched if space.name in chosen]
         return self.established and all(space.distinct >= ESTABLISHED for space in here)
-
-    @property
-    def unrelated(self) -> bool:
-        """Whether the models have nothing to do with each other: no space is matched for the most part."""
-        wide = [space for space in self.matched if space.width >= WIDE] or self.matched
-        return not self.established and all(space.distinct < ESTABLISHED for space in wide)
 
 
 def align(
@@ -246,8 +237,16 @@ class _Aligner:
             )
 
     def _step(self, index: int, step: Step, space: Space) -> None:
-        found = self.side.describe(space, step.maps)
-        features = project(found.features, self.layout.numbers, seed=self.layout.seed + index)
+        seed = self.layout.seed + index
+
+        def exact(told: Description) -> Tensor:
+            return project(told.features, self.layout.numbers, seed=seed)
+
+        def distance(told: Description, these: Tensor) -> Tensor:
+            return distance_to_nearest(exact(told)[these], step.features)
+
+        found = self.side.like_owner(space, step.maps, distance)
+        features = exact(found)
         old = self.match.get(space.id)
         known: Mapping[int, Tensor] | None = None
         if step.last:

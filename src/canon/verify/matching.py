@@ -82,6 +82,12 @@ def traded(features: Tensor, reference: Tensor, label: Tensor, reference_label: 
     return torch.from_numpy(linear_sum_assignment(votes.numpy(), maximize=True)[1])[label]
 
 
+def distance_to_nearest(features: Tensor, reference: Tensor) -> Tensor:
+    """For every channel the distance to the reference's nearest channel."""
+    parts = [torch.cdist(part, reference).amin(dim=1) for part in features.split(CHUNK)]
+    return torch.cat(parts) if parts else features.new_zeros(0)
+
+
 def nearest_other(
     features: Tensor, label: Tensor, reference: Tensor, reference_label: Tensor, excluded: Tensor
 ) -> Tensor:

@@ -13,9 +13,9 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
+from canon.graph.bundles import Bundle, free_orders
 from canon.graph.inputs import fitting
-from canon.graph.together import Together, free_orders
-from canon.rewrite.together import move_together
+from canon.rewrite.bundles import move_bundles
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, coordinates, survey
 from canon.verify.matching import match
@@ -46,15 +46,15 @@ def in_owner_order(
         layout = reference.layout if isinstance(reference, LayoutKey) else reference
     orders = {one: _order(*pair) for one, pair in _rows(free, Traced.of(model, example), layout).items()}
     moved = {one: order for one, order in orders.items() if not torch.equal(order, torch.arange(len(order)))}
-    return move_together(model, moved) if moved else model
+    return move_bundles(model, moved) if moved else model
 
 
-def _rows(free: tuple[Together, ...], traced: Traced, layout: Layout) -> dict[Together, tuple[Tensor, Tensor]]:
+def _rows(free: tuple[Bundle, ...], traced: Traced, layout: Layout) -> dict[Bundle, tuple[Tensor, Tensor]]:
     """What is known of the rows of both models, once the order of what they read is known.
 
     A space is put in order by the first step that describes it: later ones read what may have been moved.
     """
-    graph, found, placed = traced.graph, dict[Together, tuple[Tensor, Tensor]](), set[int]()
+    graph, found, placed = traced.graph, dict[Bundle, tuple[Tensor, Tensor]](), set[int]()
     side = Side(graph, traced.tensors, seed=layout.seed)
     wanted = {linear.rows[0].space: one for linear in graph.maps for one in free if one.rows == linear.weight}
     for index, step in enumerate(layout.steps):

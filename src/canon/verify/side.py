@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -123,13 +123,35 @@ class Side:
         found = dict.fromkeys(p.map for p in space.producers)
         return tuple(index for index in found if self._readable(self.graph.maps[index]))
 
-    def describe(self, space: Space, maps: tuple[int, ...]) -> Description:
-        """Describe a space by some of its producers."""
+    def like_owner(
+        self, space: Space, maps: tuple[int, ...], distance: Callable[[Description, Tensor], Tensor]
+    ) -> Description:
+        """Describe a space; a sign that a small change would turn is the one that brings its channel to the owner's.
+
+        Args:
+            space: The space.
+            maps: The producers that it is described by.
+            distance: Of some channels of a description to the owner's.
+        """
+        told, turned = self.describe(space, maps), dict[int, Array]()
+        for tap, unsure in told.signature.unsure.items():
+            if not unsure.any():
+                continue
+            other, these = self.describe(space, maps, {**turned, tap: unsure}), torch.from_numpy(unsure.nonzero()[0])
+            nearer = (distance(other, these) < distance(told, these)).numpy()
+            if nearer.any():
+                turned[tap] = unsure.copy()
+                turned[tap][unsure] = nearer
+                told = other if nearer.all() else self.describe(space, maps, turned)
+        return told
+
+    def describe(self, space: Space, maps: tuple[int, ...], turned: Mapping[int, Array] | None = None) -> Description:
+        """Describe a space by some of its producers; with `turned`, some channels with the other sign at some taps."""
         if space.id not in self._programs:
             self._programs[space.id] = program_of(space, self.graph, self._parameters)
         sketches = {index: self._sketch(index) for index in maps}
         program = self._programs[space.id]
-        signature = describe(space, self.graph, self.tensors, sketches, ZERO, program)
+        signature = describe(space, self.graph, self.tensors, sketches, ZERO, program, turned)
         constants = self._constants(space, sketches, program)
         if constants and len(sketches) == len({producer.map for producer in space.producers}):
             # A channel that is zero wherever it is read: it does not matter how.

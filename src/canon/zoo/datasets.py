@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from canon.errors import DataError, MissingExtraError
+from canon.errors import DataError, MissingExtraError, choices
 from canon.watermarks.data import Dataset
 from canon.zoo.compatibility import import_torchvision
 from canon.zoo.text import library_texts
@@ -60,7 +60,7 @@ def dataset(name: str, folder: str | Path | None = None, *, download: bool = Fal
     if name == _LIBRARY:
         return library_texts()
     if name not in _CLASSES:
-        raise DataError(f"no dataset '{name}'", hint=f"Known: {', '.join(dataset_names())}.")
+        raise DataError(f"no dataset '{name}'", hint=choices(name, dataset_names()))
     raw = _digits() if name == "digits" else _from_folder(name, folder, download)
     train_images, train_labels, test_images, test_labels = raw
     return Dataset(

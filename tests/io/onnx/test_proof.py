@@ -10,9 +10,15 @@ import torch
 
 import canon
 from canon import zoo
+from canon.bench.lab import Setup
+from canon.bench.measures import measure
 from canon.verify.verdict import Matches, Refuted
-from canon_benchmarks.onnx_proof import FORMS, ProofCase, anonymize, measure
+from canon_benchmarks.cases import Roundtrip
+from canon_benchmarks.measures.roundtrip import anonymize
 from tests.verify.small import example, tiny
+
+FORMS = (("kept", "kept"), ("folded", "anonymous"), ("kept", "anonymous"), ("folded", "kept"))
+"""What becomes of norms and names in the suspect's file."""
 
 
 @pytest.fixture(scope="module")
@@ -63,5 +69,6 @@ def test_another_network_is_not(suspects: dict[tuple[str, str], Path]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("model", zoo.PAPER_MODELS)
 @pytest.mark.parametrize("form", FORMS, ids="-".join)
-def test_the_models_of_the_paper(model: str, form: tuple[str, str]) -> None:
-    assert measure(ProofCase(model, *form))["good"]
+def test_the_models_of_the_paper(model: str, form: tuple[str, str], tmp_path: Path) -> None:
+    norms, names = form
+    assert measure(Roundtrip(model=model, norms=norms, names=names), setup=Setup(tmp_path)).good

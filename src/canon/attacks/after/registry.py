@@ -12,7 +12,7 @@ from canon.attacks.after.interface import Step
 from canon.attacks.after.noise import Noise
 from canon.attacks.after.prune import Prune
 from canon.attacks.after.rounding import Round
-from canon.errors import AttackError
+from canon.errors import AttackError, choices
 
 _STEPS: Final[dict[str, type[Step]]] = {step.name: step for step in (Noise, Prune, Round, Float16, BFloat16, Finetune)}
 
@@ -43,7 +43,7 @@ def parse(text: str) -> Step:
     head, _, tail = str(text).partition(":")
     name, equals, value = head.partition("=")
     if name not in _STEPS:
-        raise AttackError(f"no step '{name}'", hint=f"Known: {', '.join(_STEPS)}")
+        raise AttackError(f"no step '{name}'", hint=choices(name, _STEPS))
     settings = {field.name: field for field in fields(_STEPS[name]) if field.repr}
     pairs = [part.partition("=") for part in tail.split(",")] if tail else []
     if equals:
@@ -52,8 +52,7 @@ def parse(text: str) -> Step:
     for key, _, written in pairs:
         if key not in settings or key in values:
             wrong = "is given twice" if key in values else "is no setting"
-            known = ", ".join(settings) or "none"
-            raise AttackError(f"'{key or value}' {wrong} of the step '{name}'", hint=f"Known: {known}")
+            raise AttackError(f"'{key or value}' {wrong} of the step '{name}'", hint=choices(key, settings))
         values[key] = _read(name, settings[key], written)
     return _STEPS[name](**values)
 

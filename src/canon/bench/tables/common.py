@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from canon.bench.cases import CLEAN, Attacked
+from canon.bench.cases import CLEAN
 from canon.bench.records import Record
 from canon.bench.tables.document import Items, Paragraph
 
@@ -43,7 +43,7 @@ def values_of(records: Iterable[Record], metric: str) -> list[Any]:
 
 def attacks_of(records: Sequence[Record]) -> list[str]:
     """The attacks that there are records of: the paper's in its order, then others."""
-    present = distinct(record.case.attack for record in records if isinstance(record.case, Attacked))
+    present = distinct(record.case.attack for record in records if hasattr(record.case, "attack"))
     others = [attack for attack in present if attack not in ATTACKS and attack != CLEAN]
     return [attack for attack in ATTACKS if attack in present] + others
 

@@ -11,6 +11,8 @@ from canon.graph.rules.activations import ALIASES as ALIASES
 from canon.graph.rules.activations import IDENTITY as IDENTITY
 from canon.graph.rules.activations import ZEROS as ZEROS
 from canon.graph.rules.folding import FOLDING as FOLDING
+from canon.graph.rules.folding import MOVES as MOVES
+from canon.graph.rules.linear import PRODUCTS as PRODUCTS
 from canon.graph.rules.registry import Call as Call
 from canon.graph.rules.registry import Rule as Rule
 from canon.graph.rules.registry import lookup as lookup
@@ -18,6 +20,6 @@ from canon.graph.rules.registry import rule_names as rule_names
 from canon.graph.rules.shaping import VIEWS as VIEWS
 
 __all__ = [
-    "ALIASES", "Call", "FOLDING", "IDENTITY", "Rule", "VIEWS", "ZEROS", "activations", "elementwise", "folding",
-    "linear", "lookup", "norms", "pooling", "recurrent", "rule_names", "shaping",
+    "ALIASES", "Call", "FOLDING", "IDENTITY", "MOVES", "PRODUCTS", "Rule", "VIEWS", "ZEROS", "activations",
+    "elementwise", "folding", "linear", "lookup", "norms", "pooling", "recurrent", "rule_names", "shaping",
 ]  # fmt: skip

@@ -16,7 +16,7 @@ from canon.graph.rules.registry import Call, rule
 from canon.graph.state import State
 from canon.graph.values import ChannelAxis, Value
 
-MOVES = frozenset("permute transpose movedim swapaxes swapdims moveaxis t transpose_".split())
+MOVES = frozenset("permute transpose movedim swapaxes swapdims moveaxis t numpy_T mT transpose_".split())
 """Operations that put axes in another order."""
 
 FOLDING = MOVES | {"reshape", "view", "_unsafe_view", "flatten", *IDENTITY}

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from canon.graph.blocks import Part
 from canon.graph.rules.registry import Call, rule
 from canon.graph.state import MapRecord, State
 from canon.graph.values import ChannelAxis, Parts, Value
+
+PRODUCTS = frozenset({"linear", "addmm", "mm", "matmul", "embedding"})
+"""Operations that take a weight the other way around as well."""
 
 
 def _pair(value: Any, rank: int) -> tuple[int, ...]:
@@ -128,6 +132,9 @@ def dense(
 ) -> ChannelAxis | None:
     """A layer that mixes channels: rows open a space, columns read one."""
     row_axis, column_axis = weight_axes
+    if weight.turned:
+        weight, weight_axes = replace(weight, data=weight.data.t(), turned=False), (column_axis, row_axis)
+        row_axis, column_axis = weight_axes
     if weight.param is None or (bias is not None and bias.param is None):
         state.pin_value([x, weight, bias], "weight computed in the forward pass")
         return None
@@ -227,4 +234,4 @@ def _bind_input(state: State, param: str, parts: tuple[Part, ...]) -> None:
     state.bind(param, -1, "input", parts)
 
 
-__all__ = ["addmm", "conv", "conv_transpose", "dense", "embedding", "linear", "matmul"]
+__all__ = ["PRODUCTS", "addmm", "conv", "conv_transpose", "dense", "embedding", "linear", "matmul"]

@@ -172,7 +172,7 @@ def layer_norm(
     if several or not named or x.channels.axis != x.data.ndim - 1:
         state.pin(x.channels.parts, f"{call.name} mixes channels and positions")
         return None
-    parts = state.mixed(x.channels.parts, f"{call.name} mixes channels")
+    parts = state.mixed(x.channels.parts, f"{call.name} mixes channels", ball=x.data.shape[-1] ** 0.5)
     return ChannelAxis(x.channels.axis, _with_affine(state, call, parts, weight, shift))
 
 

@@ -12,7 +12,7 @@ from canon.graph.values import ChannelAxis, Parts, Value, shape_of
 
 VIEWS = frozenset(
     "getitem slice select narrow flatten reshape view unflatten _unsafe_view squeeze unsqueeze expand expand_as "
-    "squeeze_ unsqueeze_ permute transpose movedim swapaxes swapdims moveaxis t transpose_ chunk split "
+    "squeeze_ unsqueeze_ permute transpose movedim swapaxes swapdims moveaxis t numpy_T mT transpose_ chunk split "
     "split_with_sizes tensor_split unbind".split()
 )
 """Operations whose result may share the memory of their operand."""
@@ -346,8 +346,10 @@ def move(state: State, call: Call, x: Value, *args: Any, **kwargs: Any) -> Chann
     if call.name == "permute":
         dims = values[0] if isinstance(values[0], (tuple, list)) else values
         order = [int(d) % rank for d in dims]
-    elif call.name == "t":
+    elif call.name in ("t", "numpy_T"):
         order.reverse()
+    elif call.name == "mT":
+        order[-2:] = order[:-3:-1]
     elif call.name in ("movedim", "moveaxis"):
         if not all(isinstance(v, int) for v in values):
             state.pin(x.channels.parts, "movedim of several axes")

@@ -7,6 +7,7 @@ only the other rows are read whole.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from canon.describe import Array, Parameters
-from canon.describe.arrays import quiet
+from canon.describe.arrays import norm, quiet
 from canon.describe.curves import Function
 from canon.graph import LinearMap, Segment, Space, Stage
 from canon.recovery.facts.following import Following
@@ -38,6 +39,15 @@ FLAT: Final = 1e-12
 
 CHANCE: Final = 1e-3
 """How many channels of a space of random ones may be expected to be bounded by chance."""
+
+
+@dataclass(frozen=True, eq=False)
+class Ball:
+    """Channels are `gain · z + shift`, and `z` as a vector is no longer than `radius`."""
+
+    radius: float
+    gain: Array
+    shift: Array
 
 
 class Ranges(Following[Interval]):
@@ -112,6 +122,9 @@ class Ranges(Following[Interval]):
             low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
             low, high = low + bias, high + bias
             evidence = np.full(count, -float(source.shape[1:].numel()))
+        ball = self._within(linear, source)
+        if ball is not None:
+            return ball[0] + bias, ball[1] + bias, np.full(count, -np.inf)  # no chance: every row is bounded
         rows = self._candidates(linear, source)
         if not rows.size:
             return low, high, evidence
@@ -125,6 +138,31 @@ class Ranges(Following[Interval]):
         numbers = np.count_nonzero(full, axis=(1, 2))
         evidence[rows] = np.where(numbers > 0, numbers, np.inf)
         return low, high, evidence
+
+    def _within(self, linear: LinearMap, source: Tensor) -> Ends | None:
+        """Intervals of rows over channels that lie in a ball: no more than a row's length allows. None: they do not."""
+        level, reach = np.zeros(len(source)), np.zeros(len(source))
+        for segment in linear.columns or ():
+            ball = self.ball(segment)
+            if ball is None or linear.zero_padding:
+                return None
+            part = source[:, segment.offset : segment.offset + segment.length].double().cpu().numpy()
+            level += part.sum(axis=2) @ ball.shift
+            reach += ball.radius * norm((part * ball.gain[:, None]).transpose(0, 2, 1)).sum(axis=1)
+        return level - reach, level + reach
+
+    def ball(self, segment: Segment) -> Ball | None:
+        """Where channels lie together because a norm over all of them came before; None: nothing is known."""
+        space, stage = self.graph.spaces[segment.space], self._makers.get(segment.point)
+        gain, shift = np.ones(space.width), np.zeros(space.width)
+        while stage is not None and stage.kind in ("scale", "shift") and stage.repeat == 1:
+            params = self.parameters.of(stage, space)
+            shift = shift + gain * params["bias"][:, 0] if "bias" in params else shift
+            gain = gain * params["weight"][:, 0] if "weight" in params else gain
+            stage = self._makers.get(stage.inputs[0])
+        if stage is None or np.isinf(stage.ball) or segment.repeat > 1:
+            return None
+        return Ball(stage.ball, gain, shift)
 
     def _of_silent(self, linear: LinearMap, source: Tensor) -> Interval:
         """Over the model's inputs, rows of zeros alone are bounded."""
@@ -199,10 +237,10 @@ class Ranges(Following[Interval]):
         if stage.kind == "activation":
             return self._activated(stage, given[0])
         if stage.kind == "norm":
-            norm = self.parameters.affine(stage, space)
-            ends = [norm.factor * end[:, None] + norm.shift for end in (low, high)]
-            endless = np.isinf(norm.shift)
-            ends = [np.where((norm.factor == 0) | endless, norm.shift, end) for end in ends]
+            line = self.parameters.affine(stage, space)
+            ends = [line.factor * end[:, None] + line.shift for end in (low, high)]
+            endless = np.isinf(line.shift)
+            ends = [np.where((line.factor == 0) | endless, line.shift, end) for end in ends]
             evidence = np.where(endless.all(axis=1), np.inf, evidence)
             return np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1), evidence
         return self._weighted(stage, space, given[0])
@@ -237,6 +275,8 @@ class Ranges(Following[Interval]):
 
     def _activated(self, stage: Stage, given: Interval) -> Interval:
         low, high, evidence = given
+        if np.isfinite(stage.ball):
+            return np.full_like(low, -stage.ball), np.full_like(high, stage.ball), np.zeros_like(evidence)
         if stage.reach != "pointwise":
             if stage.reach == "other":
                 return _unbounded(low.size)

@@ -17,7 +17,7 @@ from canon.describe.arrays import norm
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.forms import Forms
-from canon.recovery.proposal import Proposal, SpaceChange, drop, move_columns, space_by_space
+from canon.recovery.proposal import Proposal, SpaceChange, move_columns, scale_rows, space_by_space
 from canon.transforms import ChannelTransform
 
 CLOSE: Final = 1e-5
@@ -42,28 +42,34 @@ def _reduced(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None
     members = np.flatnonzero(np.logical_and.reduce([form.valid for form in seen.values()]))
     # Where channels are independent at one point, all is said.
     fewest = min(seen.values(), key=lambda form: len(form.lines))
-    if members.size < 2 or _apart(forms.vectors(fewest)[members], subject.tolerance.zero):
+    if members.size < 2 or _apart(forms.vectors(fewest)[members, :-1], subject.tolerance.zero):
         return None
     vectors = {point: forms.vectors(form)[members] for point, form in seen.items()}
-    together = np.concatenate([*vectors.values()], axis=1)
+    together = np.concatenate([lines[:, :-1] for lines in vectors.values()], axis=1)
     size = norm(together)
     if (size == 0).any() or not size.all():
         return None  # what is zero goes elsewhere
     tolerance = _tolerance(subject, together)
     kept = _independent(together / size[:, None], tolerance)
-    numbers = np.count_nonzero(next(iter(vectors.values())).any(axis=0))
+    numbers = np.count_nonzero(next(iter(vectors.values()))[:, :-1].any(axis=0))
     if kept.size in (0, members.size) or kept.size >= numbers:
         return None
     gone = np.setdiff1d(np.arange(members.size), kept)
-    found = {}
+    level = np.array([np.abs(lines[gone, -1]) for lines in vectors.values()]).min(axis=0)
+    shift, found = int(level.argmax()), {}  # a channel without its row gives what shifts need
     for point, rows in vectors.items():
-        coefficients = np.linalg.lstsq(rows[kept].T, rows[gone].T, rcond=None)[0].T
-        if (norm(coefficients @ rows[kept] - rows[gone]) > 4 * tolerance * norm(rows[gone])).any():
+        coefficients = np.linalg.lstsq(rows[kept, :-1].T, rows[gone, :-1].T, rcond=None)[0].T
+        left = rows[gone] - coefficients @ rows[kept]
+        if (norm(left[:, :-1]) > 4 * tolerance * norm(rows[gone, :-1])).any():
             return None
-        found[point] = _transform(space.width, members[kept], members[gone], coefficients)
+        constant = np.where(np.abs(left[:, -1]) > 4 * tolerance * norm(rows[gone]), left[:, -1], 0.0)
+        if constant.any() and not level[shift]:
+            return None
+        constant = constant / (rows[gone[shift], -1] or 1.0)
+        found[point] = _transform(space.width, members[kept], members[gone], coefficients, shift, constant)
     channels = torch.from_numpy(members[gone])
-    tensors = move_columns(subject, space, {c.tap: found[c.point] for c in space.consumers})
-    tensors.update(drop(subject.with_tensors(tensors), space, channels))
+    tensors = scale_rows(subject, space, channels, 0.0)
+    tensors.update(move_columns(subject.with_tensors(tensors), space, {c.tap: found[c.point] for c in space.consumers}))
     return SpaceChange(space.id, channels, tensors)
 
 
@@ -90,9 +96,12 @@ def _independent(rows: Array, tolerance: float) -> Array:
     return np.sort(order[: np.count_nonzero(left > tolerance)])
 
 
-def _transform(width: int, kept: Array, gone: Array, coefficients: Array) -> ChannelTransform:
+def _transform(
+    width: int, kept: Array, gone: Array, coefficients: Array, shift: int, constant: Array
+) -> ChannelTransform:
+    """Sums of what is kept, and of one channel that is nothing but its shift."""
     stay = np.setdiff1d(np.arange(width), gone)
-    rows = np.concatenate([stay, gone.repeat(kept.size)])
-    columns = np.concatenate([stay, np.tile(kept, gone.size)])
-    values = np.concatenate([np.ones(stay.size), coefficients.ravel()])
+    rows = np.concatenate([stay, gone.repeat(kept.size), gone])
+    columns = np.concatenate([stay, np.tile(kept, gone.size), np.full(gone.size, gone[shift])])
+    values = np.concatenate([np.ones(stay.size), coefficients.ravel(), constant])
     return ChannelTransform.of(width, width, *(torch.from_numpy(part) for part in (rows, columns, values)))

@@ -16,8 +16,8 @@ def compact(subject: Subject, facts: Facts) -> Proposal | None:
     """The model with one channel for each class that is read. What was looked at and kept is told as well."""
     chosen = plan(subject.graph, subject.tensors, facts.classes, subject.tolerance, subject.widths)
     widths = {space: outcome.kept.numel() for space, outcome in chosen.outcomes.items()}
-    hollow = chosen.hollow(subject.kernels)
-    written = dict(chosen.write(room_like(subject.tensors.values()), hollow))
+    unused_ends = chosen.unused_ends(subject.kernels)
+    written = dict(chosen.write(room_like(subject.tensors.values()), unused_ends))
     again = bool(written) and chosen.unsettled
-    kernels = {name: subject.kernels[name].without(ends) for name, ends in hollow.items()}
-    return Proposal((), resize(subject.graph, widths, hollow), written, chosen.outcomes, again, kernels)
+    kernels = {name: subject.kernels[name].without(ends) for name, ends in unused_ends.items()}
+    return Proposal((), resize(subject.graph, widths, unused_ends), written, chosen.outcomes, again, kernels)

@@ -11,6 +11,7 @@ from canon.recovery.passes.faint import faint
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
 from canon.recovery.passes.straighten import straighten
+from canon.recovery.passes.turned import turned
 from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
@@ -19,6 +20,7 @@ PASSES: Final[tuple[Pass, ...]] = (
     unreachable,
     faint,
     mirrored,
+    turned,
     basis,
     straighten,
 )

@@ -1,0 +1,66 @@
+"""What measurements on disguised networks with random weights share."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from canon import zoo
+from canon.attacks import attack
+from canon.bench.lab import Setup
+from canon.bench.measures.attacked import Refused, count
+from canon.bench.measures.sheet import Sheet
+from canon.errors import AttackError
+from canon.verify import LayoutKey, register
+from canon_benchmarks.cases import Hidden
+from canon_benchmarks.subjects import subject
+
+
+@functools.lru_cache(maxsize=2)
+def clean_model(name: str, device: str) -> nn.Module:
+    """A network that nobody attacked."""
+    return subject(name, device=device)
+
+
+def example_of(case: Hidden, setup: Setup) -> Tensor:
+    """What the network is fed."""
+    return zoo.example_input(case.model).to(setup.device)
+
+
+def hidden_model(case: Hidden, setup: Setup, sheet: Sheet) -> nn.Module:
+    """The network with all camouflage on: permutation, scaling, expanded kernels, random split shares, chained dummies.
+
+    Expanded kernels multiply the parameters by up to nine; where that is too many, they stay as they are.
+    """
+    clean, example = clean_model(case.model, setup.device), example_of(case, setup)
+    sheet.note(clean=count(clean))
+    for expand in (True, False):
+        sheet.begin()
+        try:
+            result = attack(
+                clean, example, case.attack, ratio=case.ratio, seed=case.seed, permute=True, scale=True,
+                expand_kernels=expand, split_shares="random", chain=True,
+            )  # fmt: skip
+        except AttackError as error:
+            refusal = error.message
+        else:
+            sheet.lap("attack")
+            sheet.note(attacked=count(result.model), kernels="expanded" if expand else "not expanded")
+            return result.model
+    raise Refused(refusal)
+
+
+@functools.lru_cache(maxsize=2)
+def layout_key(name: str, device: str) -> tuple[LayoutKey, float]:
+    """A network's layout key as read from its file, and the file's size against the network's."""
+    clean = clean_model(name, device)
+    key = register(clean, zoo.example_input(name).to(device))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "layout.safetensors"
+        key.save(path)
+        size = path.stat().st_size
+        loaded = LayoutKey.load(path)
+    return loaded, round(size / sum(t.numel() * t.element_size() for t in clean.state_dict().values()), 5)
