@@ -224,13 +224,19 @@ def _numbers(
 
 def _layers_left(found: Match, items: list[Item]) -> list[str]:
     used = set(found.pairs.values())
-    return [
+    left = [
         f"layer '{member.name}'"
         for item in items
         if item not in used
         for member in item.members
         if _holds_numbers(member)
     ]
+    others = [
+        f"{theirs.called} where the owner's has {mine.called}"
+        for mine, theirs in found.pairs.items()
+        if mine.label != theirs.label and mine.loose == theirs.loose == ("curve",)
+    ]
+    return list(dict.fromkeys(others + left))
 
 
 def _holds_numbers(member: Node) -> bool:
