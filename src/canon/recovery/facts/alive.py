@@ -28,7 +28,7 @@ class Alive:
     """Channels that something alive reads."""
 
     def __init__(self, subject: Subject, gone: Mapping[int, Array]) -> None:
-        self._graph, self._gone = subject.graph, gone
+        self._gone = gone
         widths = {space.id: space.width for space in subject.graph.spaces}
         reads = {
             index: partial(self._reads, linear, subject.tensors[linear.weight])
