@@ -20,9 +20,6 @@ from canon.recovery.facts.subject import Subject
 from canon.recovery.liveness import find_live
 from canon.rewrite.axes import by_row
 
-Marks = dict[int, Array]
-"""By space id: a mark for each channel."""
-
 
 class Alive:
     """Channels that something alive reads."""
