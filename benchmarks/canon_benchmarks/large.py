@@ -230,7 +230,9 @@ def page(results: list[dict[str, Any]]) -> str:
         "process alone; pages of mapped files are not counted. *Readings*: seconds, start of Python included, in units "
         "of reading and summing once all shards that the command was given, taken right before and right after it. "
         "*Processor* is the same in seconds of the processor, for command and reading: where other work runs on the "
-        "machine, as it did here, that is the fairer number. Rows "
+        "machine, as it did here, that is the fairer number. One reading of a gigabyte took between half a second and "
+        "one and a half seconds of the processor, as the system had large pages to give or not: summing makes copies in "
+        "float32. Divide *of the processor* by *Processor* to see what a row was held against. Rows "
         "were measured one by one, some before the last changes of the code; commands that are not listed were not.",
         "",
     ]
