@@ -58,6 +58,11 @@ def test_the_proof_can_fail() -> None:
     assert extras_loaded_by("import canon, safetensors") == {"safetensors"}
 
 
+def test_help_does_not_wait_for_torch() -> None:
+    code = "import canon.cli.main, sys; print('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_the_core_dependencies_are_three() -> None:
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert [requirement.split(">=")[0] for requirement in project["dependencies"]] == ["torch", "numpy", "scipy"]

@@ -3,8 +3,8 @@
 An owner's network, networks that were trained apart from the same first weights, strangers, and copies that were
 trained on, changed or disguised; and a family: a public model, an owner's and innocents' that were fine-tuned from it,
 and thieves' copies of the owner's. Everybody is located by the owner's model and by its robust layout key. `changed`,
-`shared` and `added` are those of `canon.containment.location.Start`; `updates` is the cosine of what was added to the
-public model.
+`shared`, `added` and `learned` are those of `canon.containment.location.Start`; `updates` is the cosine of what was
+added to the public model.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -34,6 +35,12 @@ RATES: Final = {"adamw": 1e-3, "sgd": 0.05, "slow sgd": 0.01}
 NOISE: Final = 77_777
 """Seed of noise: another than that of first weights, which would be drawn from the same stream."""
 
+FIGURES: Final = ("changed", "shared", "added", "learned")
+"""What is kept of `canon.containment.location.Start`."""
+
+APART: Final = (2, 3, 4, 5)
+"""Orders of the images for those who learn apart."""
+
 CHANGES: Final = ("noise:relative=0.2", "round=8", "round=4", "prune=0.3")
 
 
@@ -55,13 +62,41 @@ def convolutions() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
 
 
-NETWORKS: Final[dict[str, Callable[[], nn.Module]]] = {"perceptron": perceptron, "convolutions": convolutions}
+class Block(nn.Module):
+    """Two convolutions with norms, beside what they read."""
+
+    def __init__(self, before: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.conv1, self.norm1 = nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.norm2 = nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)
+        self.beside = nn.Identity() if before == width else nn.Conv2d(before, width, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What a block computes."""
+        inner = functional.relu(self.norm1(self.conv1(x)))
+        return functional.relu(self.norm2(self.conv2(inner)) + self.beside(x))
+
+
+def residual() -> nn.Module:
+    """A small residual network."""
+    return nn.Sequential(
+        nn.Conv2d(3, 24, 3, 1, 1, bias=False), nn.BatchNorm2d(24), nn.ReLU(), Block(24, 24, 1), Block(24, 40, 2),
+        Block(40, 40, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 10),
+    )  # fmt: skip
+
+
+NETWORKS: Final[dict[str, Callable[[], nn.Module]]] = {
+    "perceptron": perceptron,
+    "convolutions": convolutions,
+    "residual": residual,
+}
 
 
 class School:
     """One network, one way to learn."""
 
     def __init__(self, network: str, optimiser: str) -> None:
+        self.network = network
         self.make, self.optimiser, self.rate = NETWORKS[network], optimiser, RATES[optimiser]
         data = zoo.dataset("digits").resized(8)
         self.images, self.labels = data.images_at(data.train_images, "cpu"), data.train_labels
@@ -103,12 +138,17 @@ def relatives(school: School) -> Iterator[tuple[str, nn.Module, nn.Module, nn.Mo
     """Who, the suspect, the owner's model, and the public ancestor if there is one."""
     start = school.first_weights(0)
     owner = school.learn(start, 1)
-    for seed in (2, 3):
+    for seed in APART:
         yield "same first weights, trained apart", school.learn(start, seed), owner, None
     yield "stranger", school.learn(school.first_weights(9), 9), owner, None
+    yield "copy, two epochs at a tenth of the rate", school.learn(owner, 7, 2, 0.1), owner, None
     yield "copy, two epochs at a third of the rate", school.learn(owner, 7, 2, 1 / 3), owner, None
     yield "copy, two epochs", school.learn(owner, 7, 2), owner, None
     yield "copy, five epochs", school.learn(owner, 7, 5), owner, None
+    copied = School(school.network, "adamw").learn(owner, 7, 2, 0.3)
+    yield "copy, two epochs of AdamW at a rate of 0.0003", copied, owner, None
+    copied = School(school.network, "slow sgd").learn(owner, 7, 2, 0.5)
+    yield "copy, two epochs of SGD at a rate of 0.005", copied, owner, None
     hidden = attack(owner, school.example, "mix-opseq", ratio=0.2).model
     yield "copy, disguised, two epochs at a third of the rate", school.learn(hidden, 7, 2, 1 / 3), owner, None
     for change in CHANGES:
@@ -134,7 +174,8 @@ def measure(network: str, optimiser: str) -> list[dict[str, Any]]:
             found = locate(suspect, anchor, example)
             told: dict[str, Any] = {"answer": found.answer, "deep": round(found.deep, 4)}
             if found.start is not None:
-                told |= {name: round(getattr(found.start, name), 5) for name in ("changed", "shared", "added")}
+                figures = {name: float(getattr(found.start, name)) for name in FIGURES}
+                told |= {name: round(value, 5) for name, value in figures.items() if math.isfinite(value)}
             if public is not None:
                 aware = locate(suspect, anchor, example, ancestors=(public,))
                 told |= {"with_ancestor": aware.answer, "updates": round(aware.ancestors[0].cosine, 3)}
@@ -150,15 +191,17 @@ def page(records: Sequence[dict[str, Any]]) -> str:
         "Made by `python -m canon_benchmarks starts` from `starts.json`, which it writes. Small networks that learn",
         "the digits; see [containment](../containment.md). *Changed*: squares of the difference of rows, relative to",
         "the rows. *Shared*: part of it in directions that many rows share. *Added*: what it adds there to the",
-        "owner's rows.", "",
-        "| network | optimiser | who | by the model | changed | shared | added | by the robust key | ancestor given |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "owner's rows. *Apart*: what is shared of the difference, relative to what is shared of the owner's rows.", "",
+        "| network | optimiser | who | by the model | changed | shared | added | apart | by the robust key | apart "
+        "| ancestor given |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for r in records:
         told, key = r["model"], r["robust key"]
-        figures = " | ".join(f"{told[name]:.4f}" if name in told else "" for name in ("changed", "shared", "added"))
+        figures = " | ".join(f"{told[name]:.4f}" if name in told else "" for name in FIGURES)
+        apart = f"{key['learned']:.4f}" if "learned" in key else ""
         aware = f"{told['with_ancestor']}, {told['updates']:.2f}" if "updates" in told else ""
-        cells = [r["network"], r["optimiser"], r["who"], told["answer"], figures, key["answer"], aware]
+        cells = [r["network"], r["optimiser"], r["who"], told["answer"], figures, key["answer"], apart, aware]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -242,6 +242,28 @@ def test_another_depth_is_not_found() -> None:
     assert found.coverage < 0.1
 
 
+def test_strangers_of_another_type_or_with_another_head() -> None:
+    net = chain().float()
+    example = images().float()
+    head = nn.Sequential(*list(chain(1).float())[:-1], nn.Linear(40, 3)).eval()
+    for stranger in (chain(1), head):
+        for reference in (net, canon.register(net, example)):
+            assert canon.locate(stranger, reference, example).answer == "unrelated"
+
+
+class NoLayers(nn.Module):
+    """Nothing that could be anybody's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mean(dim=(2, 3))
+
+
+def test_networks_without_layers() -> None:
+    for suspect, owner in ((chain(), NoLayers().eval()), (NoLayers().eval(), chain())):
+        for reference in (owner, canon.register(owner, images())):
+            assert canon.locate(suspect, reference, images()).answer == "not decided"
+
+
 def test_another_wiring_is_not_found() -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:

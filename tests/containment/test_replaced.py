@@ -79,6 +79,14 @@ def plain(seed: int = 0) -> nn.Sequential:
         ).eval()  # fmt: skip
 
 
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_layer_in_the_middle_of_a_chain_was_replaced(by_key: bool) -> None:
+    owner = plain()
+    found = canon.locate(redrawn(owner, "5"), register(owner, IMAGES, robust=True) if by_key else owner, IMAGES)
+    assert found.answer == "derived", found.reason
+    assert found.deep >= 0.6
+
+
 @pytest.mark.parametrize("build", [plain, residual])
 @pytest.mark.parametrize("scale", [False, True])
 def test_the_first_layer_was_replaced_and_channels_were_moved(build: Callable[..., nn.Sequential], scale: bool) -> None:
@@ -112,6 +120,19 @@ def test_channels_of_a_stranger_are_not_taken_in_their_places(seed: int, by_key:
     found = canon.locate(residual(seed), register(owner, IMAGES) if by_key else owner, IMAGES)
     assert found.answer == "unrelated", found.reason
     assert found.coverage <= 0.01
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("other", [nn.GELU, nn.ReLU6, nn.Tanh])
+def test_other_activations_stand_between_the_owners_layers(other: type[nn.Module], by_key: bool) -> None:
+    owner = plain()
+    anchor = register(owner, IMAGES, robust=True) if by_key else owner
+    suspect = nn.Sequential(*(other() if isinstance(layer, nn.ReLU) else layer for layer in owner)).eval()
+    found = canon.locate(suspect, anchor, IMAGES)
+    assert found.answer == "derived", found.reason
+    assert found.coverage == 1
+    stranger = nn.Sequential(*(other() if isinstance(layer, nn.ReLU) else layer for layer in plain(1))).eval()
+    assert canon.locate(stranger, anchor, IMAGES).answer in ("unrelated", "not decided")
 
 
 class Shifted(nn.Module):

@@ -13,6 +13,7 @@ import canon
 from canon.attacks import attack
 from canon.attacks.after import parse
 from canon.containment import locate
+from canon.containment.location import SURE
 from canon.verify import register
 
 WIDTH = 96
@@ -139,6 +140,20 @@ def test_who_computes_the_same_did_not_learn_it_apart(kind: str) -> None:
     owner = learned(start, 1)
     found = locate(learned(owner, 2, 0.01), by(kind, owner, example), example)
     assert found.answer == "derived", found.reason
+
+
+@pytest.mark.parametrize("kind", ["model", "robust key"])
+def test_who_kept_nearly_all_that_the_owner_learned_did_not_learn_it_apart(kind: str) -> None:
+    """Outputs tell nothing, and whether the change adds to what is there cannot be seen; but it is next to nothing."""
+    start, example = first_weights(), torch.randn(2, 64, generator=torch.Generator().manual_seed(0))
+    owner = learned(start, 1, 1.0)
+    found = locate(learned(owner, 3, 0.024), by(kind, owner, example), example)
+    assert found.answer == "derived", found.reason
+    assert found.start is not None
+    assert found.start.shared > found.start.bar
+    assert found.start.added < SURE * found.start.error
+    farther = locate(learned(owner, 3, 0.05), by(kind, owner, example), example)
+    assert farther.answer == "not decided", farther.reason
 
 
 def test_who_learned_nearly_the_same_from_one_ancestor_is_not_taken_for_a_thief() -> None:

@@ -133,3 +133,39 @@ def test_readers_that_see_a_space_each_in_its_own_way(op: str, pool: bool) -> No
         lean = recover(hidden, example).lean()
         assert shapes(lean) == shapes(clean), f"seed {seed}"
         assert relative_error(outputs(lean, example), expected) < 1e-8
+
+
+@pytest.mark.parametrize("ops", [("odd_group", "nso_split"), ("nso_split", "odd_group"), ("odd_group", "odd_group")])
+def test_groups_that_read_groups(ops: tuple[str, ...]) -> None:
+    """Every row reads the groups before it with numbers of its own: copies are copies but for these."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        layers = (nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 20), nn.GELU(), nn.Linear(20, 8), nn.ReLU())
+        clean = nn.Sequential(*layers, nn.Linear(8, 4)).double().eval()
+        given = torch.randn(4, 12, dtype=torch.float64)
+        hidden = attack(clean, given, ops, ratio=0.25, seed=seed).model
+        recovered = recover(hidden, given).model
+        assert shapes(recovered) == shapes(clean), f"seed {seed}"
+        assert relative_error(outputs(recovered, given), outputs(clean, given)) < 1e-9
+
+
+@pytest.mark.parametrize("ops", [("odd_group",), ("odd_replace", "nso_split"), ("entangled",)])
+def test_groups_in_a_stream(ops: tuple[str, ...]) -> None:
+    """An activation, and what branches add to it: channels are one function of a line and another line."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+
+        def forward(net: Any, x: torch.Tensor) -> torch.Tensor:
+            stream = nn.functional.hardswish(net.stem(x))
+            stream = stream + net.norm(net.down(net.up(stream).relu()))
+            return net.head(nn.functional.silu(net.last(stream)).mean((2, 3)))  # type: ignore[no-any-return]
+
+        layers = {"stem": nn.Conv2d(3, 8, 3, padding=1), "last": nn.Conv2d(8, 10, 3), "head": nn.Linear(10, 4)}
+        branch = {"up": nn.Conv2d(8, 12, 1), "down": nn.Conv2d(12, 8, 1), "norm": nn.BatchNorm2d(8)}
+        clean: Any = Net(forward, **layers, **branch).double().eval()
+        clean.norm.running_mean.copy_(torch.randn(8))
+        given = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+        hidden = attack(clean, given, ops, ratio=0.25, seed=seed).model
+        recovered = recover(hidden, given).model
+        assert shapes(recovered) == shapes(clean), f"seed {seed}"
+        assert relative_error(outputs(recovered, given), outputs(clean, given)) < 1e-9

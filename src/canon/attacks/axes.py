@@ -13,6 +13,8 @@ from canon.attacks.blend import Blend
 from canon.attacks.channels import Kind
 from canon.attacks.plan import AttackPlan, SpacePlan
 from canon.graph import LinearMap, Segment
+from canon.rewrite.axes import repeated
+from canon.transforms import entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,14 +156,11 @@ class Axes:
             self._places[key] = _places(planned, repeat)
         share, gain = planned.share, planned.gains.get(segment.tap)
         gain = torch.ones_like(share) if gain is None else gain
-        if repeat > 1:
-            share, gain = share.repeat_interleave(repeat), gain.repeat_interleave(repeat)
-        return Axis(segment.length, planned.filters * repeat, self._places[key], share, gain)
+        return Axis(
+            segment.length, planned.filters * repeat, self._places[key], repeated(share, repeat), repeated(gain, repeat)
+        )
 
 
 def _places(planned: SpacePlan, repeat: int) -> Tensor:
-    if repeat == 1:
-        return torch.stack([planned.model, planned.filter, planned.kind])
-    index = torch.stack([planned.model, planned.filter])
-    index = (index[..., None] * repeat + torch.arange(repeat)).flatten(1)
-    return torch.cat([index, planned.kind.repeat_interleave(repeat)[None]])
+    numbers = entries(torch.stack([planned.model, planned.filter]), repeat)
+    return torch.cat([numbers, repeated(planned.kind, repeat)[None]])

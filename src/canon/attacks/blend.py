@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from canon.attacks.channels import Channels
+from canon.transforms import entries
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +55,7 @@ class Blend:
         """Every row so many times, each with noise of its own."""
         if times == 1:
             return self
-        noise = (self.noise[..., None] * times + torch.arange(times)).flatten(1)
+        noise = entries(self.noise, times)
         own, shift, amount = (t.repeat_interleave(times) for t in (self.own, self.shift, self.amount))
         return Blend(own, shift, noise, amount)
 

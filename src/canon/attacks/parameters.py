@@ -19,7 +19,7 @@ from canon.attacks.plan import AttackPlan, SpacePlan
 from canon.graph import Stage
 from canon.rewrite import SpaceRewrite
 from canon.rewrite.tensors import rewrite_stages, stage_layers
-from canon.transforms import ChannelTransform
+from canon.transforms import ChannelTransform, entries
 
 MARGIN: Final = 0.25
 """How far below its threshold a norm holds a dead channel, at least."""
@@ -113,8 +113,7 @@ def _adapt(changed: dict[str, Tensor], stretches: Sequence[Stage], plan: AttackP
         if planned is not None:
             device = changed[next(iter(stage.params.values()))].device
             for channels, treat in _treatments(planned, stretch, layer):
-                entries = (channels[:, None] * repeat + torch.arange(repeat)).flatten() + begin
-                treat(entries.to(device))
+                treat(entries(channels, repeat, begin).to(device))
         begin += plan.width(stretch.space) * repeat
 
 

@@ -19,6 +19,7 @@ from canon.attacks.probes import Inputs
 from canon.errors import AttackError
 from canon.graph import Segment, Stage
 from canon.rewrite.tensors import stage_layers
+from canon.transforms import entries
 
 MARGIN: Final = 0.1
 """How far above the largest value the threshold is set, relative to the range that was seen."""
@@ -67,22 +68,22 @@ def set_thresholds(model: nn.Module, plan: AttackPlan, probes: list[Inputs]) -> 
 def _hook(valve: Valve, role: str, seen: set[str]) -> Any:
     def lower(module: Any, given: Any, output: Tensor) -> Tensor:
         axis = _channel_axis(module, output)
-        entries = valve.entries.to(output.device)
-        held = output.index_select(axis, entries)
-        values = held.movedim(axis, 0).reshape(len(entries), -1).double()
+        places = valve.entries.to(output.device)
+        held = output.index_select(axis, places)
+        values = held.movedim(axis, 0).reshape(len(places), -1).double()
         top, bottom = values.amax(1), values.amin(1)
         distance = MARGIN * (top - bottom) + torch.finfo(output.dtype).eps * top.abs() + MARGIN**4
         excess = (top - valve.threshold + distance).clamp(min=0)
         shift = getattr(module, role)
         if role == "bias":
-            shift[entries] -= excess.to(shift)
+            shift[places] -= excess.to(shift)
         else:
-            slope = torch.rsqrt(module.running_var[entries].double() + module.eps)
-            slope = slope if module.weight is None else slope * module.weight[entries].double()
-            shift[entries] += (excess / slope).to(shift)
+            slope = torch.rsqrt(module.running_var[places].double() + module.eps)
+            slope = slope if module.weight is None else slope * module.weight[places].double()
+            shift[places] += (excess / slope).to(shift)
         seen.add(valve.tensor)
         shape = [-1 if dim == axis else 1 for dim in range(output.ndim)]
-        return output.index_copy(axis, entries, held - excess.to(output).view(shape))
+        return output.index_copy(axis, places, held - excess.to(output).view(shape))
 
     return lower
 
@@ -123,6 +124,5 @@ def _add(
     planned = plan.spaces.get(stretch.space)
     if planned is None or not planned.counts[Kind.DEAD_DATA] or tensor not in planned.place.valves:
         return
-    channels, repeat = torch.nonzero(planned.kind == Kind.DEAD_DATA).flatten(), stretch.repeat
-    entries = (channels[:, None] * repeat + torch.arange(repeat)).flatten() + begin
-    found[tensor, begin] = Valve(tensor, entries, planned.place.depths.threshold)
+    held = entries(torch.nonzero(planned.kind == Kind.DEAD_DATA).flatten(), stretch.repeat, begin)
+    found[tensor, begin] = Valve(tensor, held, planned.place.depths.threshold)

@@ -133,7 +133,7 @@ def attack(
         document,
         Text(
             f"{loaded.name}: {narrow} channels in {len(result.log.spaces)} spaces became {wide}, "
-            f"{result.log.parameters:,} parameters; {len(result.log.pinned)} spaces must stay\n"
+            f"{result.log.parameters:,} parameters; spaces that must stay: {len(result.log.pinned)}\n"
             + "\n".join([*_changes(result.log), f"written to {out}"])
         ),
     )

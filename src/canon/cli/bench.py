@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
-from canon._files import check_outputs
+from canon._files import UNFINISHED, check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
 from canon.cli.examples import examples
@@ -104,6 +104,7 @@ def run(
         minutes=minutes,
         retry=retry,
     )
+    UNFINISHED.extend((cache, out))
     with Live(talker) as watcher:
         summary = run_suite(chosen, options, watcher)
     document = {

@@ -17,7 +17,6 @@ from canon.cli.facts import file_facts, file_report
 from canon.cli.groups import grouped
 from canon.cli.models import Model, ReadOptions, load_model
 from canon.cli.options import AsJson, parse_limits
-from canon.graph.experts import channel_tensors
 
 if TYPE_CHECKING:
     from canon.graph import ChannelGraph, Space
@@ -84,6 +83,7 @@ def row_of(graph: ChannelGraph, space: Space) -> SpaceRow:
 
 def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> dict[str, Any]:
     """The result for a program."""
+    from canon.graph.experts import channel_tensors
     from canon.graph.outline import seen_share
     from canon.verify.coverage import used_tensors
 

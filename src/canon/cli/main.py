@@ -173,7 +173,8 @@ def execute(application: typer.Typer, arguments: Sequence[str] | None = None) ->
 def _interrupted() -> ExitCode:
     """Say what an interrupted command has left: files are written whole or not at all."""
     kept = ", ".join(visible(path) for path in WRITTEN[:3]) + (f" and {len(WRITTEN) - 3} more" if WRITTEN[3:] else "")
-    print(f"interrupted; kept: {kept}" if kept else "interrupted; nothing was written", file=sys.stderr)
+    done = "what was finished is kept" if UNFINISHED else "nothing was written"
+    print(f"interrupted; kept: {kept}" if kept else f"interrupted; {done}", file=sys.stderr)
     for folder in UNFINISHED:
         print(f"  next:  the same command goes on with what is in {visible(folder)}", file=sys.stderr)
     return ExitCode.INTERRUPTED

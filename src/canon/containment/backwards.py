@@ -18,7 +18,8 @@ from torch import Tensor
 from canon.describe import Parameters
 from canon.graph import Consumer, Segment, Space
 from canon.rewrite import SpaceRewrite, rewrite
-from canon.rewrite.axes import by_row, entries, repeated
+from canon.rewrite.axes import by_row, repeated
+from canon.transforms import entries
 from canon.verify.side import movable
 from canon.verify.traced import Traced
 
@@ -52,7 +53,7 @@ def in_owner_places(suspect: Traced, owner: Traced) -> Traced | None:
     while changed:
         changed = False
         for space in list(waiting):
-            known = [c for c in space.consumers if _known(suspect, c, found)]
+            known = [c for c in space.consumers if _known(suspect, owner, c, found)]
             mine, yours = (
                 [_columns(*side, space, consumer, found if side[0] is suspect else {}) for consumer in known]
                 for side in sides
@@ -76,11 +77,12 @@ def _fits(space: Space, own: Space) -> bool:
     return movable(space) and space.width == own.width <= WIDEST and space.groups == 1 and bool(space.consumers)
 
 
-def _known(suspect: Traced, consumer: Consumer, found: dict[int, Places]) -> bool:
-    """Whether the rows of a layer have their places."""
+def _known(suspect: Traced, owner: Traced, consumer: Consumer, found: dict[int, Places]) -> bool:
+    """Whether the rows of a layer have their places: they were found, or are held where the owner's are."""
     linear = suspect.graph.maps[consumer.map]
     rows = [suspect.graph.spaces[segment.space] for segment in linear.rows]
-    return linear.groups == 1 and all(space.id in found or not movable(space) for space in rows)
+    held = [not movable(space) and space.width == owner.graph.spaces[space.id].width for space in rows]
+    return linear.groups == 1 and all(space.id in found or here for space, here in zip(rows, held, strict=True))
 
 
 def _columns(

@@ -18,8 +18,8 @@ from canon.containment.walk import Found
 from canon.describe.sketch import step_of
 from canon.graph import ChannelGraph, LinearMap, Space
 from canon.rewrite import SpaceRewrite, replace_tensors, rewrite_tensors
-from canon.rewrite.axes import by_row, entries, parameter_axis
-from canon.transforms import ChannelTransform
+from canon.rewrite.axes import by_row, parameter_axis
+from canon.transforms import ChannelTransform, entries
 from canon.verify.side import movable
 
 

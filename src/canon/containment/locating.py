@@ -9,7 +9,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from canon.containment.agreement import agreement, outputs_on_probes
+from canon.containment.agreement import Agreement, agreement, outputs_on_probes
 from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.apart import Extracted, unless_apart
@@ -26,6 +26,7 @@ from canon.containment.summary import first_spaces, layers_of, notes_on, other_h
 from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.ties import untied
 from canon.containment.walk import Found, Walk
+from canon.errors import VerificationError
 from canon.graph import Example, arguments, plain
 from canon.graph.experts import channel_tensors
 from canon.graph.inputs import fitting
@@ -194,14 +195,26 @@ def _located(
         # Activations can only support what rows do not show.
         findings = replace(findings, spans=_spans(given, owner, found, example))
         result = decide(findings)
-    if result.answer == "contained" and owner.traced is not None:
+    if result.answer == "contained":
         # Rows agree; whether all else does is seen in the outputs.
-        return decide(
-            replace(findings, owner=agreement(outputs_on_probes(owner.traced.model, example), ours, precision))
-        )
+        return decide(replace(findings, owner=_with_owner(owner, extracted.model, ours, example, precision)))
     if result.answer == "derived" and not ancestors and result.deep >= DERIVED:
         return unless_apart(result, findings, before, owner, suspect, theirs)
     return result
+
+
+def _with_owner(
+    owner: Owner, extracted: nn.Module, ours: Tensor, example: Tensor | tuple[Any, ...], precision: Precision
+) -> Agreement | None:
+    """Whether the extracted model computes what the owner's does; None: a key does not tell."""
+    if owner.traced is not None:
+        return agreement(outputs_on_probes(owner.traced.model, example), ours, precision)
+    if owner.registered is None or owner.registered.outputs is None:
+        return None
+    try:
+        return agreement(owner.registered.outputs, owner.registered.outputs_like(extracted), precision)
+    except VerificationError:
+        return None
 
 
 def _extracted(given: Suspect, owner: Owner, example: Tensor | tuple[Any, ...], found: Mapping[int, Found]) -> Traced:
@@ -249,5 +262,5 @@ def _spans(
 
 def _share(found: Mapping[int, Found]) -> float:
     """Share of the owner's channels that were found at all."""
-    here = torch.cat([item.accepted.found[~item.silent] for item in found.values()])
-    return float(here.double().mean()) if here.numel() else 0.0
+    total = sum(int((~item.silent).sum()) for item in found.values())
+    return sum(int((item.accepted.found & ~item.silent).sum()) for item in found.values()) / max(1, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
@@ -18,6 +19,13 @@ SURE: Final = 4.0
 FAR: Final = 0.06
 """Squared change of rows, relative to their size, from which on networks may be two that learned apart though channels
 were moved, which nobody does by training."""
+
+KEPT: Final = 0.002
+"""What was learned apart, relative to what the owner's rows have learned, up to which a copy kept the rest. Networks
+that learned the same apart, in the same time and by small steps, were seen from 0.0026 on; by usual steps from 0.02."""
+
+LEARNED: Final = 0.02
+"""Part of the owner's rows that must lie in shared directions to be known as learned; first weights have 0.011."""
 
 Answer = Literal["contained", "derived", "unrelated", "not decided"]
 
@@ -120,6 +128,9 @@ class Start:
     shared: float
     """Part of it that lies in directions which many rows share: what training makes, and noise does not."""
 
+    owner: float
+    """Part of the owner's rows in directions that many of them share: what it learned, as far as that shows."""
+
     added: float
     """How much it adds, in these directions, to what the owner's rows have there, relative to its own squares: about
     -0.5 between networks that learned as much as each other apart."""
@@ -137,7 +148,17 @@ class Start:
     def explains(self) -> bool:
         """Whether training apart from the same weights would explain what was found."""
         apart = self.changed > FAR if self.moved else self.added <= SURE * self.error
-        return self.shared > self.bar and apart
+        return self.shared > self.bar and apart and not self.kept
+
+    @property
+    def kept(self) -> bool:
+        """Whether nearly all that the owner's network learned is there: who learns apart does not come as near."""
+        return self.learned <= KEPT
+
+    @property
+    def learned(self) -> float:
+        """What was learned apart, relative to what the owner's rows have learned; infinite where that is not known."""
+        return self.changed * self.shared / self.owner if self.owner > LEARNED else math.inf
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -33,10 +33,11 @@ def walk_through(suspect: Traced, portrait: Portrait, owner: Traced | None) -> W
     walk = Walk(suspect.graph, suspect.tensors, portrait, owner=owner)
     walk.run()
     poor = _poor(walk)
-    if 2 * len(poor) < len(walk.found):
+    free = sum(movable(walk.graph.spaces[space]) for space in walk.found)
+    if not poor or 2 * len(poor) < free:
         return Walked(suspect, walk)
     ways = [Walked(suspect, walk), Walked(suspect, _again(suspect, portrait, poor))]
-    if owner is not None and not is_large(suspect.model) and 2 * len(_poor(ways[1].walk)) >= len(walk.found):
+    if owner is not None and not is_large(suspect.model) and 2 * len(_poor(ways[1].walk)) >= free:
         moved = in_owner_places(suspect, owner)
         again = None if moved is None else _again(moved, portrait, poor)
         channels = sum(item.leader.numel() for item in walk.found.values())

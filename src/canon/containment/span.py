@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from canon.containment.location import Span
 from canon.containment.refit import called_once, entering, random_inputs, samples, some
 from canon.graph import ChannelGraph, Space
+from canon.graph.inputs import fitting
 from canon.graph.tensors import tensor_names
 from canon.rewrite import replace_tensors
 from canon.verify.traced import Traced
@@ -98,7 +99,7 @@ def _values(
     plan = ((models[0], mine, here), (models[1], yours, there), (models[2], mine, here))
     found = []
     for model, linear, segment in plan:
-        read = entering(model, [linear], chosen).get(linear.weight)
+        read = entering(model, [linear], fitting(chosen, model)).get(linear.weight)
         if read is None:
             return None
         found.append(samples(read, segment))

@@ -15,7 +15,7 @@ model. Whose it is, is then not decided.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,9 +78,8 @@ def start_by_weights(
         first, second = (torch.nn.functional.normalize(part, dim=1) for part in (first, second))
         alike = (first * second).sum(dim=1) >= LEAST  # others were replaced, which is no training
         first, second = first[alike], second[alike]
-        squares = _gap(first, second).square()
         # Had every entry a random sign, two rows' product squared would be this much on average.
-        sums.add(first, second, _pairs(squares), part)
+        sums.add(first, second, lambda rows: _pairs(rows.square()), part)
     return sums.start(_moved(found), SHARED) if sums.size else None
 
 
@@ -103,11 +102,11 @@ def start_by_portrait(
         here, part = _some(item.accepted.found, portrait.seed)
         (first, parts), (second, _) = (directions(x.double()[here], step.parts) for x in (step.features, item.features))
         first, second = _alike(first, second, parts)
-        length = _gap(first, second).square().sum(dim=1, keepdim=True)
         # Projections of rows that share nothing; rows of few entries share what the projection does to these.
         blocks = sum(part.blocks for part in parts)
         entries = sum(1 / _entries(extracted, index) for index in step.maps) / len(step.maps)
-        sums.add(first, second, _pairs(length) * (1 / max(1, first.shape[1]) + entries / max(1, blocks)), part)
+        alone = 1 / max(1, first.shape[1]) + entries / max(1, blocks)
+        sums.add(first, second, lambda rows, a=alone: a * _pairs(rows.square().sum(dim=1, keepdim=True)), part)  # type: ignore[misc]
     return sums.start(_moved(found), SHARED_IN_PORTRAITS) if sums.size else None
 
 
@@ -118,19 +117,21 @@ class _Sums:
     size: float = 0.0
     changed: float = 0.0
     shared: float = 0.0
+    owner: float = 0.0
     weight: float = 0.0
     added: float = 0.0
     variance: float = 0.0
 
-    def add(self, first: Tensor, second: Tensor, expected: float, part: float) -> None:
-        """One layer: the owner's rows, the suspect's, and squared products of differences that share nothing.
+    def add(self, first: Tensor, second: Tensor, expected: Callable[[Tensor], float], part: float) -> None:
+        """One layer: the owner's rows, the suspect's, and the squared products of such rows if they share nothing.
 
         The rows are this part of the layer's, and stand for all of them.
         """
         gap, apart = _gap(first, second), second - first
         self.size += float(first.square().sum()) / part
         self.changed += float(gap.square().sum()) / part
-        self.shared += _shared(gap, expected) / part
+        self.shared += _shared(gap, expected(gap)) / part
+        self.owner += _shared(first, expected(first)) / part
         # Every row's difference along those of all others: shared directions, each by its size.
         others = (apart @ apart.T).fill_diagonal_(0.0)
         weight = float(torch.linalg.vector_norm(others))
@@ -147,6 +148,7 @@ class _Sums:
         return Start(
             self.changed / self.size if self.size else 0.0,
             self.shared / self.changed if self.changed else 0.0,
+            self.owner / self.size if self.size else 0.0,
             self.added / self.weight if self.weight else 0.0,
             math.sqrt(self.variance) / self.weight if self.weight else math.inf,
             moved,

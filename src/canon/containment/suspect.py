@@ -85,7 +85,10 @@ def _prepare(
     whole, rings = channel_tensors(model), _grown(model, architecture.shapes)
     model = _cropped(model, rings) if rings else model
     traced = Traced.of(model, example)
-    formed, form = conform(model, pairs, example, graph=traced.graph)
+    try:
+        formed, form = conform(model, pairs, example, graph=traced.graph)
+    except UnsupportedModelError as error:
+        raise OtherNetwork(f"the suspect's norms cannot be put where the owner's stand: {error}") from error
     if formed is not model:
         traced = Traced.of(formed, example)
     elif rings:

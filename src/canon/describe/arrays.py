@@ -19,3 +19,8 @@ quiet = np.errstate(divide="ignore", invalid="ignore", over="ignore")
 def norm(vectors: Array) -> Array:
     """Euclidean norms along the last axis."""
     return np.asarray(np.sqrt(np.einsum("...i,...i->...", vectors, vectors)))
+
+
+def middle(values: Array) -> float:
+    """The number in the middle; of an even count the upper one. Many times as fast as a median of few numbers."""
+    return float(np.partition(values, values.size // 2)[values.size // 2])

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from threading import Lock
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from canon.describe.coordinates import Coordinates
 from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, LinearMap
 from canon.graph.tensors import not_finite
+from canon.transforms import entries
 
 SKETCH = 16
 """Numbers per sketch."""
@@ -169,15 +171,30 @@ def sketch_rows(
     return RowSketch(vectors, mass, offset, offset_mass, has_offset, columns.size * kernel // groups)
 
 
-@lru_cache(maxsize=32)
-def _drawn(length: int, seed: int) -> Tensor:
-    return torch.randn(length, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+class _Stream:
+    """Random numbers of one seed, drawn as far as they are asked for."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator, self._lock = torch.Generator().manual_seed(seed), Lock()
+        self._drawn = torch.empty(0, dtype=torch.float64)
+
+    def first(self, length: int) -> Tensor:
+        """The first of them, so many as a power of two, from sixteen on: there torch goes on where it stopped."""
+        with self._lock:
+            more = length - self._drawn.numel()
+            if more > 0:
+                fresh = torch.randn(more, generator=self._generator, dtype=torch.float64)
+                self._drawn = torch.cat([self._drawn, fresh])
+            return self._drawn[:length]
+
+
+_stream = lru_cache(maxsize=8)(_Stream)
 
 
 @lru_cache(maxsize=32)
 def _strip(length: int, seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Random numbers, drawn on the host so that one seed gives the same on every device, for every layer."""
-    return _drawn(length, seed).to(device=device, dtype=dtype)
+    return _stream(seed).first(max(length, 16)).to(device=device, dtype=dtype)
 
 
 def _summed_up(flat: Tensor, picked: Tensor, factor: Tensor | None, wide: torch.dtype) -> list[Tensor]:
@@ -253,7 +270,7 @@ def columns_in(linear: LinearMap, length: int, coordinates: Mapping[int, Coordin
             scale = np.where(np.isnan(known), scale, 0.0)
             still = still or bool(value.any())  # zeros add nothing
         if repeat > 1:
-            named = (named[:, None] * repeat + np.arange(repeat)).ravel()
+            named = entries(torch.from_numpy(named), repeat).numpy()
             scale, value = scale.repeat(repeat), value.repeat(repeat)
         index.append(named + size)
         factor.append(scale)

@@ -208,7 +208,12 @@ def _surplus(found: Match, items: list[Item], outputs: int) -> tuple[str, ...]:
         if member.kind in ("linear", "affine") or member.tensors
     ]
     extra = [f"output {place}" for place in range(outputs) if place not in found.outputs]
-    return tuple(extra + left)
+    others = [
+        f"{theirs.called} where the owner's has {mine.called}"
+        for mine, theirs in found.pairs.items()
+        if mine.label != theirs.label and mine.loose == theirs.loose == ("curve",)
+    ]
+    return tuple(dict.fromkeys(others + extra + left))
 
 
 def _difference(suspect: nn.Module, model: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
+from canon.normal.curves import NAMES
 from canon.normal.nodes import Graph, Linear, Node
 
 
@@ -32,6 +33,18 @@ class Item:
     def sizes(self) -> Hashable:
         """Kernel sizes: they tell apart what structure does not."""
         return tuple(tuple(m.value.weight.shape[2:]) for m in self.members if m.kind == "linear")
+
+    @property
+    def called(self) -> str:
+        """What its operation is called."""
+        label = self.node.label
+        return str(label[0]) if isinstance(label, tuple) and label else ""
+
+    @property
+    def loose(self) -> Hashable:
+        """The label, with all functions that treat every number by itself as one: a thief may have taken another."""
+        curve = self.node.kind == "call" and len(self.inputs) == 1 and not self.node.tensors and self.called in NAMES
+        return ("curve",) if curve else self.label
 
     @property
     def commutes(self) -> bool:

@@ -114,12 +114,19 @@ def match(
             found = _wholly(colours, sides, outputs, first, turned)
             if found is not None:
                 return found
-    labels = [{item: (item.label, item.sizes) for item in items} for items, _ in sides]
-    forward = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
-    backward = [colours.backward(items, given, base) for (items, given), base in zip(sides, labels, strict=True)]
-    pairs = _partly(owner, suspect, forward, backward)
-    _extend(owner, pairs, colours)
-    return Match(pairs, outputs, False)
+    best: dict[Item, Item] = {}
+    # What asks for less must bring more.
+    for sized, named in ((True, True), (False, True), (False, False)):
+        labels = [
+            {item: (item.label if named else item.loose, item.sizes if sized else ()) for item in items}
+            for items, _ in sides
+        ]
+        forward = [colours.forward(items, base) for (items, _), base in zip(sides, labels, strict=True)]
+        backward = [colours.backward(items, given, base) for (items, given), base in zip(sides, labels, strict=True)]
+        pairs = _partly(owner, suspect, forward, backward)
+        _extend(owner, pairs, colours)
+        best = max(best, pairs, key=len)
+    return Match(best, outputs, False)
 
 
 def _wholly(

@@ -19,6 +19,7 @@ from canon.describe.whole import whole_rows
 from canon.graph import ChannelGraph, LinearMap, Producer, Space
 from canon.recovery.tolerance import Tolerance
 from canon.rewrite.axes import by_row
+from canon.transforms import entries
 
 ROOM: Final = 2.0
 """A sketch may show rows as so many times nearer to each other, or to nothing, than they are."""
@@ -67,8 +68,7 @@ class Rows:
         return np.array_split(channels, max(1, -(-channels.size * numbers // PIECE)))
 
     def _numbers(self, channels: Array) -> Array:
-        repeat = self.producer.repeat
-        return np.asarray((channels[:, None] * repeat + np.arange(repeat)).ravel() + self.producer.offset)
+        return np.asarray(entries(torch.from_numpy(channels), self.producer.repeat, self.producer.offset))
 
 
 def rows_of(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from canon._memory import Empty, separate
 from canon.describe import Array
+from canon.describe.arrays import middle
 from canon.graph import LinearMap
 from canon.recovery.sums import Adder
 from canon.rewrite.axes import by_row, kernel_of, side_by_side
@@ -95,7 +95,8 @@ class Merged:
             size = self._size if columns is None else self._size[columns.to(self._size.device)]
         else:
             sums, wanted = self._classes.sums, torch.arange(self.columns) if columns is None else columns
-            alone = wanted[~torch.isin(wanted, sums.targets)]
+            summed = torch.zeros(self.columns, dtype=torch.bool).index_fill_(0, sums.targets, True)
+            alone = wanted[~summed[wanted]]
             size = self._size[sums.lead[alone].to(self._size.device)]
             if self._adder is not None:
                 size = torch.cat([size, self._adder.size[self._adder.of_columns(columns)].to(size.dtype)])
@@ -192,7 +193,7 @@ class Merged:
                 found &= sums.scale.numpy() != 0
             if self._adder is not None:
                 norms = self._size.sum(dim=1).cpu().numpy()
-                usual = float(np.median(norms)) / max(1.0, self.rows * self._size.shape[1]) ** 0.5
+                usual = middle(norms) / max(1.0, self.rows * self._size.shape[1]) ** 0.5
                 found[sums.targets.numpy()] = self._adder.present(usual)
         return torch.from_numpy(found)
 

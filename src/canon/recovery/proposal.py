@@ -17,12 +17,12 @@ from canon.describe import Array
 from canon.graph import ChannelGraph, Space
 from canon.recovery.facts import Subject
 from canon.recovery.outcome import SpaceOutcome
-from canon.rewrite.axes import entries, parameter_axis
+from canon.rewrite.axes import parameter_axis
 from canon.rewrite.kernels import Kernel
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.tensors import column_transform
 from canon.rewrite.weights import write_weight
-from canon.transforms import ChannelTransform
+from canon.transforms import ChannelTransform, entries
 
 
 @dataclass(frozen=True, eq=False)

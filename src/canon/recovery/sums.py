@@ -126,7 +126,8 @@ class Adder:
         targets = self._sums.targets
         if columns is None:
             return torch.arange(targets.numel(), device=self.totals.device)
-        return torch.nonzero(torch.isin(targets, columns)).flatten().to(self.totals.device)
+        chosen = torch.zeros(self._after, dtype=torch.bool).index_fill_(0, columns, True)
+        return torch.nonzero(chosen[targets]).flatten().to(self.totals.device)
 
     def present(self, usual: float) -> Array:
         """Per sum: whether there is anything in the column, and the whole of it has not cancelled, but for noise.

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from canon.graph import LinearMap, Stage
-
-
-def entries(channels: Tensor, repeat: int, offset: int = 0) -> Tensor:
-    """The entries of an axis that belong to channels, `repeat` for each, counted from `offset`.
-
-    >>> entries(torch.tensor([2, 0]), 2, 10).tolist()
-    [14, 15, 10, 11]
-    """
-    if repeat > 1:
-        channels = (channels[:, None] * repeat + torch.arange(repeat, device=channels.device)).flatten()
-    return channels + offset if offset else channels
 
 
 def repeated(values: Tensor, repeat: int) -> Tensor:

@@ -10,11 +10,11 @@ from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
 from canon.graph.mapped import results
-from canon.rewrite.axes import entries, parameter_axis, repeated
+from canon.rewrite.axes import parameter_axis, repeated
 from canon.rewrite.offsets import offsets
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.weights import rescale_norm, scale_axis, write_vector, write_weight
-from canon.transforms import ChannelTransform
+from canon.transforms import ChannelTransform, entries
 
 Rewrites = Mapping[int, SpaceRewrite]
 """Rewrites by space id; a space that is not listed stays."""

@@ -20,6 +20,17 @@ PIECE: Final = 1 << 19
 """Weights whose columns are added up at a time on the host."""
 
 
+def entries(channels: Tensor, repeat: int, offset: int = 0) -> Tensor:
+    """The entries of an axis that belong to channels, `repeat` for each, counted from `offset`.
+
+    >>> entries(torch.tensor([2, 0]), 2, 10).tolist()
+    [14, 15, 10, 11]
+    """
+    if repeat > 1:
+        channels = (channels[..., None] * repeat + torch.arange(repeat, device=channels.device)).flatten(-2)
+    return channels + offset if offset else channels
+
+
 @dataclass(frozen=True, eq=False)
 class ChannelTransform:
     """A sparse matrix from the channels after a rewrite to the channels before it.
@@ -140,14 +151,9 @@ class ChannelTransform:
         """Over a flatten that repeats each channel: `M ⊗ I`."""
         if repeat == 1:
             return self
-        inner = torch.arange(repeat)
-        return ChannelTransform.of(
-            self.before * repeat,
-            self.after * repeat,
-            (self.rows[:, None] * repeat + inner).flatten(),
-            (self.columns[:, None] * repeat + inner).flatten(),
-            self.values.repeat_interleave(repeat),
-        )
+        rows, columns = entries(self.rows, repeat), entries(self.columns, repeat)
+        values = self.values.repeat_interleave(repeat)
+        return ChannelTransform.of(self.before * repeat, self.after * repeat, rows, columns, values)
 
     def weighted(self, factor: Tensor) -> ChannelTransform:
         """`diag(factor)·M`: every channel before is so many times what it was."""

@@ -39,9 +39,6 @@ NEARER: Final = 0.7
 ESTABLISHED: Final = 0.5
 """Share of distinct matches from which the weights decide the order; strangers have 0.01 to 0.2, copies nearly all."""
 
-WIDE: Final = 8
-"""Channels from which on a space's share of distinct matches says something."""
-
 SURE: Final = 1e-5
 """Channels this near are the same, however near others are."""
 
@@ -137,12 +134,6 @@ class Alignment(Shown):
         chosen = set(spaces)
         here = [space for space in self.matched if space.name in chosen]
         return self.established and all(space.distinct >= ESTABLISHED for space in here)
-
-    @property
-    def unrelated(self) -> bool:
-        """Whether the models have nothing to do with each other: no space is matched for the most part."""
-        wide = [space for space in self.matched if space.width >= WIDE] or self.matched
-        return not self.established and all(space.distinct < ESTABLISHED for space in wide)
 
 
 def align(

@@ -20,15 +20,12 @@ from canon.recovery.facts.subject import Subject
 from canon.recovery.liveness import find_live
 from canon.rewrite.axes import by_row
 
-Marks = dict[int, Array]
-"""By space id: a mark for each channel."""
-
 
 class Alive:
     """Channels that something alive reads."""
 
     def __init__(self, subject: Subject, gone: Mapping[int, Array]) -> None:
-        self._graph, self._gone = subject.graph, gone
+        self._gone = gone
         widths = {space.id: space.width for space in subject.graph.spaces}
         reads = {
             index: partial(self._reads, linear, subject.tensors[linear.weight])

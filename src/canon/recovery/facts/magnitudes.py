@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from canon.describe import Array, Parameters
+from canon.describe.arrays import middle
 from canon.graph import Consumer, LinearMap, Segment, Space
 from canon.recovery.facts.alive import Alive
 from canon.recovery.facts.subject import Subject
@@ -75,7 +76,7 @@ class Magnitudes:
 
     def _unusual(self, sizes: Array) -> Array:
         # A part of a row is not the row.
-        return np.asarray((sizes <= 4 * self._small * np.median(sizes)) & (sizes > 0))
+        return np.asarray((sizes <= 4 * self._small * middle(sizes)) & (sizes > 0))
 
     def _with_norm(self, name: str) -> set[int]:
         return {s.id for s in self._subject.graph.spaces if any(name in stage.params.values() for stage in s.stages)}

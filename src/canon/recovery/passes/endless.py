@@ -14,6 +14,7 @@ from torch import Tensor
 
 from canon.describe import Array
 from canon.graph import Space
+from canon.graph.tensors import not_finite
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.proposal import Proposal, SpaceChange, hold, space_by_space
 
@@ -23,6 +24,9 @@ FAR: Final = 1e4
 
 def endless(subject: Subject, facts: Facts) -> Proposal | None:
     """Such channels read nothing and have a finite shift; where they are zero, nobody reads them."""
+    names = {name for space in subject.graph.free for name in shifts(space, subject)}
+    if not not_finite((name, subject.tensors[name]) for name in names):
+        return None
 
     def settled(now: Subject, space: Space) -> SpaceChange | None:
         infinite = _infinite(now, space)

@@ -9,9 +9,8 @@ there are signs for which all lines together stay what they are: `Σ o·e⊗u = 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -25,7 +24,7 @@ from canon.graph import Space, Stage
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.forms import Forms
-from canon.recovery.proposal import Proposal, SpaceChange, drop, move_columns, negate, space_by_space
+from canon.recovery.proposal import Proposal, SpaceChange, drop, move_columns, negate, space_by_space, unread
 from canon.rewrite.axes import by_row, columns_of
 from canon.transforms import ChannelTransform
 
@@ -45,6 +44,8 @@ class Bent:
     """What the function is applied to, as numbers, `width x numbers`."""
 
     curve: Curve
+    beside: bool
+    """Whether lines are added to the activation, as in a stream; they stand in `vectors` too."""
 
     @cached_property
     def size(self) -> Array:
@@ -95,8 +96,7 @@ class Merge:
 
 def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
     """One channel for each direction, with the sign that keeps the function."""
-    seen = (_place(subject, facts, s) for s in subject.narrowing if s.groups == 1 and glance(subject, s))
-    places = {place.space.id: place for place in seen if place is not None}
+    places = _places(subject, facts)
     if not places:
         return None
     # Assume that all mirrored channels are gone, and see whether the living readers do without them.
@@ -113,7 +113,24 @@ def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
         merge = merges[space.id]
         return None if merge is None else _written(now, places[space.id], merge)
 
-    return space_by_space(subject, [places[index].space for index in sorted(gone, reverse=True)], one_each)
+    return space_by_space(subject, [places[index].space for index in sorted(gone)], one_each)
+
+
+def _places(subject: Subject, facts: Facts) -> dict[int, MirroredSpace]:
+    """Where there are mirrored channels, by space id: channels may be mirrored but for what they read of others."""
+    spaces, shown = [s for s in subject.narrowing if s.groups == 1], subject
+    known, found = dict[int, Array](), dict[int, MirroredSpace]()
+    for _ in subject.graph.spaces:
+        seen = (_place(shown, facts, s) for s in spaces if s.id in known or glance(shown, s))
+        found = {place.space.id: place for place in seen if place is not None}
+        paired = {index: place.paired for index, place in found.items()}
+        if settled(known, paired):
+            break
+        known, shown = paired, subject
+        for index, place in found.items():
+            channels = torch.from_numpy(np.flatnonzero(paired[index]))
+            shown = shown.with_tensors(unread(shown, place.space, channels))
+    return found
 
 
 def glance(subject: Subject, space: Space) -> bool:
@@ -135,19 +152,29 @@ def bends(subject: Subject, facts: Facts, space: Space, wanted: Callable[[Curve]
     names += [subject.graph.maps[p.map].weight for p in space.producers]
     if len(names) != len(set(names)):
         return []
-    forms, stages = Forms(subject, space, facts.parameters, None), dict[int, Stage]()
-    factors: dict[int, dict[int, Array]] = defaultdict(dict)
+    forms, seen = Forms(subject, space, facts.parameters, None), dict[int, Bent]()
     for consumer in space.consumers:
         form = forms.at.get(consumer.point)
-        if form is None or form.bend is None or form.lines or form.offset.any():
+        if form is None or form.bend is None or not wanted(facts.curves.of(form.bend.stage.function)):
             return []
-        stages[form.bend.stage.output] = form.bend.stage
-        factors[form.bend.stage.output][consumer.point] = form.bend.factor
-    curves = {output: facts.curves.of(stage.function) for output, stage in stages.items()}
-    if not all(map(wanted, curves.values())):
-        return []
-    vectors = {output: forms.vectors(forms.at[stage.inputs[0]]) for output, stage in stages.items()}
-    return [Bent(stage, factors[key], vectors[key], curves[key]) for key, stage in stages.items()]
+        stage, beside = form.bend.stage, bool(form.lines)
+        if (form.offset.any() and not beside) or (beside and (not form.bend.factor.all() or _shifted(space, forms))):
+            return []
+        key = consumer.point if beside else stage.output
+        if key not in seen:
+            curve, vectors = facts.curves.of(stage.function), forms.vectors(forms.at[stage.inputs[0]])
+            if beside:
+                curve, lines = replace(curve, odd=True), replace(form, bend=None).scaled(1 / form.bend.factor)
+                vectors = np.concatenate([vectors, forms.vectors(lines)], axis=1)
+            seen[key] = Bent(stage, {}, vectors, curve, beside)
+        seen[key].factors[consumer.point] = form.bend.factor
+    return list(seen.values())
+
+
+def _shifted(space: Space, forms: Forms) -> bool:
+    """Whether something is added to what an activation gave: that has no sign to turn."""
+    given = [forms.at.get(s.inputs[0]) for s in space.stages if s.params.keys() & {"bias", "mean"}]
+    return any(form is not None and form.bend is not None for form in given)
 
 
 def directions(bent: Sequence[Bent], tolerance: float) -> Directions:
@@ -273,7 +300,7 @@ def _written(subject: Subject, place: MirroredSpace, merge: Merge) -> SpaceChang
                 transforms[consumer.tap] = ChannelTransform.merge(target, passed, space.width)
     tensors = move_columns(subject, space, transforms)
     if merge.turned.size:
-        points = [bent.stage.inputs[0] for bent in place.bends]
+        points = [point for bent in place.bends for point in (bent.factors if bent.beside else bent.stage.inputs)]
         tensors.update(negate(subject.with_tensors(tensors), space, torch.from_numpy(merge.turned), points))
     channels = torch.from_numpy(np.flatnonzero(merge.gone))
     tensors.update(drop(subject.with_tensors(tensors), space, channels))

@@ -27,7 +27,7 @@ def _may(space: Space, facts: Facts) -> bool:
 
 def _one_sided(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None:
     seen = bends(subject, facts, space, lambda curve: curve.turning)
-    if not seen:
+    if not seen or any(bent.beside for bent in seen):
         return None
     found = directions(seen, subject.tolerance.equal)
     gone = np.flatnonzero(found.sign != found.sign[found.leader])
