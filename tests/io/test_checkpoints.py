@@ -138,3 +138,11 @@ def test_recurrent_state_gets_the_shape_of_its_file(tmp_path: Path) -> None:
     for given in many:
         assert [tuple(x.shape) for x in given] == [tuple(x.shape) for x in found.example]
         torch.testing.assert_close(found.model(*given), model(*given))
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
+    with pytest.raises(FileFormatError, match="pointer of Git LFS") as caught:
+        canon.load(path)
+    assert "git lfs pull" in str(caught.value.hint)

@@ -255,6 +255,19 @@ def test_units_that_a_layer_norm_holds(kind: str, step: str) -> None:
     assert recover(hidden, given, passes=without).report.spaces[1].after == 26
 
 
+def test_sums_beside_shifts_that_nothing_else_gives() -> None:
+    """Of a bottleneck with biases, sums have none: one more channel has to stay, or gives the shift itself."""
+    torch.manual_seed(0)
+    a, b = nn.Linear(16, 9).double(), nn.Linear(9, 12).double()
+    mix = torch.randn(3, 6, dtype=torch.float64)
+    a.weight.data[6:], a.bias.data[6:] = mix @ a.weight.data[:6], 0.0
+    net = nn.Sequential(nn.Linear(8, 16).double(), nn.ReLU(), a, b, nn.ReLU(), nn.Linear(12, 3).double()).eval()
+    given = torch.randn(4, 8, dtype=torch.float64)
+    result = recover(net, given)
+    assert result.report.spaces[1].after in (6, 7)
+    assert relative_error(outputs(result.model, given), outputs(net, given)) < 1e-9
+
+
 def test_a_linear_layer_that_widens_stays() -> None:
     """More channels than inputs are dependent by nature."""
     net = nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 2)).eval()

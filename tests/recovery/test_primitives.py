@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -169,3 +170,30 @@ def test_groups_in_a_stream(ops: tuple[str, ...]) -> None:
         recovered = recover(hidden, given).model
         assert shapes(recovered) == shapes(clean), f"seed {seed}"
         assert relative_error(outputs(recovered, given), outputs(clean, given)) < 1e-9
+
+
+@pytest.mark.parametrize("op", ["odd_group", "odd_replace", "entangled"])
+def test_groups_with_slopes_of_their_own(op: str) -> None:
+    """A PReLU is a line and a magnitude, each channel with a slope of its own."""
+    for seed in range(5):
+        torch.manual_seed(seed)
+        layers = (nn.Conv2d(3, 10, 3), nn.BatchNorm2d(10), nn.PReLU(10), nn.Conv2d(10, 8, 3), nn.PReLU(8), nn.Flatten())
+        clean: Any = nn.Sequential(*layers, nn.Linear(8 * 16, 4)).double().eval()
+        for place in (2, 4):
+            clean[place].weight.data.uniform_(0.1, 0.6)
+        given = torch.randn(2, 3, 8, 8, dtype=torch.float64)
+        hidden = attack(clean, given, [op], ratio=0.25, seed=seed).model
+        recovered = recover(hidden, given).model
+        assert shapes(recovered) == shapes(clean), f"seed {seed}"
+        assert relative_error(outputs(recovered, given), outputs(clean, given)) < 1e-9
+
+
+def test_what_a_merge_empties(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of which all that it reads cancels is seen to be nothing once the columns are added up."""
+    plain = network(0)
+    hidden = plain.model
+    for seed in range(2):
+        hidden = attack(hidden, plain.example, ["mix-opseq"], ratio=0.5, seed=seed).model
+    assert shapes(recover(hidden, plain.example).model) == shapes(plain.model)
+    monkeypatch.setattr(sys.modules["canon.recovery.passes.compact"], "_emptied", lambda *given: False)
+    assert shapes(recover(hidden, plain.example).model) != shapes(plain.model)

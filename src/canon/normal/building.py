@@ -57,6 +57,9 @@ class Builder:
         for node, given in tensors.items():
             if node.kind == "tensor":
                 self.put(node.name, given[""])
+            elif node.value is not None:
+                for key, name in node.value.items():
+                    self.put(name, given[key])
             else:
                 self.put(node.name, _with_tensors(self.owner.get_submodule(node.name), given))
         self.blanks()

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from canon.graph.modules import ACTIVATIONS, hooked
+from canon.graph.names import function_name
 from canon.normal.nodes import Node
 from canon.normal.patterns import scaled
 
@@ -126,6 +127,9 @@ class Curves:
         """What an operation does to plain tensors; None where it is none of those above."""
         if node.op == "call_function":
             name = FUNCTIONS.get(node.target) if isinstance(node.target, Hashable) else None
+            if isinstance(node.target, torch._ops.OpOverload):
+                name = function_name(node.target)
+                name = name if name is not None and name.removesuffix("_") in NAMES else None
             if name in ("max", "min") and len(node.all_input_nodes) < 2:
                 return None  # the largest of all numbers
             return node.target if name is not None and callable(node.target) else None

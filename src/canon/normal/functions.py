@@ -170,6 +170,33 @@ def _norm(known: Mapping[str, Any], tensors: Mapping[str, Node]) -> Affine | Non
     return affine_of({**own, "eps": eps}, names)
 
 
+NORMS: Final = {
+    "layer_norm": ("LayerNorm", ("input", "normalized_shape", "weight", "bias", "eps")),
+    "group_norm": ("GroupNorm", ("input", "num_groups", "weight", "bias", "eps")),
+}
+"""Norms that look at all channels of one sample, by function: the layer, and the operands."""
+
+
+def norm_layer(name: str, node: fx.Node, values: Mapping[fx.Node, Node]) -> Node | None:
+    """The layer that a norm with tensors of the model is; its value says what the tensors are called there."""
+    kind, names = NORMS[name]
+    if len(node.args) > len(names) or set(node.kwargs) - set(names):
+        return None
+    given: dict[str, Any] = {"eps": 1e-5, **dict(zip(names, node.args, strict=False)), **node.kwargs}
+    x, shape = values.get(given["input"]), given.get("normalized_shape")
+    held = {k: values[v] for k, v in given.items() if k in ("weight", "bias") and isinstance(v, fx.Node)}
+    if x is None or any(t.kind != "tensor" for t in held.values()) or len(held) < 2:
+        return None
+    if isinstance(shape, list | tuple) and len(shape) != 1:
+        return None
+    settings = [("eps", given["eps"]), ("affine" if name == "group_norm" else "elementwise_affine", True)]
+    settings += [("num_groups", given["num_groups"])] if name == "group_norm" else []
+    if any(not isinstance(v, int | float | None) for _, v in settings):
+        return None
+    tensors = {key: t.value for key, t in held.items()}
+    return Node("call", [x], (kind, tuple(sorted(settings))), {key: t.name for key, t in held.items()}, tensors)
+
+
 def affine_of(norm: Mapping[str, Any], sources: tuple[tuple[str, str], ...]) -> Affine:
     """A batch norm's tensors and epsilon as an affine map."""
     mean, var = (norm[key].detach().double() for key in ("running_mean", "running_var"))

@@ -7,7 +7,7 @@ the result computes what the suspect does; where something has no counterpart, i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import combinations, islice
 from typing import Any, Final
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from canon.graph import probes, trace
-from canon.graph.inputs import fitting
+from canon.graph.inputs import fitting, map_tensors
 from canon.graph.tensors import clone_with, tensor_names
 from canon.normal.building import Builder
 from canon.normal.chains import Written, fit
@@ -24,6 +24,7 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
+from canon.normal.respelling import respelled
 from canon.normal.simplify import simplify, telling
 from canon.normal.turning import Tangled, turn
 
@@ -31,6 +32,9 @@ SAME_OUTPUTS: Final = 1e-4
 """The suspect and its numbers in the owner's program differ by rounding alone: by no more than this of their range."""
 
 SAMPLES: Final = 4
+
+SCALES: Final = (1.0, 1e-3, 1e3, 1e6, 1e9)
+"""Sizes of inputs that outputs are compared at where operations were not matched: one may do nothing for small ones."""
 
 MOST_CHOICES: Final = 16
 """Ways to choose the owner's outputs from a suspect's that are tried."""
@@ -70,7 +74,7 @@ class Housed:
     @property
     def exact(self) -> bool:
         """Whether `model` computes what the suspect does, as far as the owner's program goes."""
-        return self.whole and not self.missing and self.difference is not None and self.difference <= SAME_OUTPUTS
+        return not self.missing and self.difference is not None and self.difference <= SAME_OUTPUTS
 
 
 def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int] = frozenset()) -> Housed:
@@ -85,19 +89,34 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
     Raises:
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
-    theirs = program_graph(owner)
+    found = _housed(suspect, owner, example, turned)
+    for linear in (False, True):
+        if found.exact:
+            break
+        given = fitting(example, suspect)
+        again = respelled(suspect, program_graph(suspect, given), given, linear=linear)
+        if again is not None:
+            better = _housed(again[0], owner, example, turned)
+            if better.exact or len(better.missing) < len(found.missing):
+                found = replace(better, steps=(*again[1], *better.steps))
+    return found
+
+
+def _housed(suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int]) -> Housed:
+    theirs = program_graph(owner, fitting(example, owner))
     plan = lower(owner, fitting(example, owner), theirs, owner=True)
     simplify(plan, weights=False)
     plan_items = items_of(plan)
     wanted, kept = outputs_of(plan, plan_items), telling(plan)
-    mine = lower(suspect, fitting(example, suspect))
+    program = program_graph(suspect, fitting(example, suspect))
+    mine = lower(suspect, fitting(example, suspect), program)
     try:
         steps, items, found = _matched(mine, plan_items, wanted, kept, turned)
         count = len(mine.output.inputs)
         if not found.whole and count > len(wanted):
             # What a suspect gives besides may stand in the middle of what is one layer for the owner.
             for chosen in islice(combinations(range(count), len(wanted)), MOST_CHOICES):
-                less = lower(suspect, fitting(example, suspect))
+                less = lower(suspect, fitting(example, suspect), program)
                 less.output.inputs = [less.output.inputs[place] for place in chosen]
                 less.settle()
                 again = _matched(less, plan_items, wanted, kept, turned)
@@ -117,16 +136,21 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
             missing = ["the order of concatenated channels"]
     builder = Builder(owner, theirs, trace(owner, fitting(example, owner)))
     model = builder.build(values, tensors)
-    surplus = (*_surplus(found, items, count), *idle)
-    difference = _difference(suspect, model, example, found.outputs) if whole else None
+    left, outputs = (*_layers_left(found, items), *idle), found.outputs
+    if not whole and not missing and not left and count == len(wanted):
+        # All numbers have their places: what differs holds none, and can only be another way to write the same.
+        outputs, left = tuple(range(count)), (f"operation '{_first_alone(found, items)}', compared by outputs alone",)
+    left = (*(f"output {place}" for place in range(count) if place not in outputs), *left)
+    compared = not missing and not idle and None not in outputs
+    difference = _difference(suspect, model, example, outputs, SCALES if not whole else (1.0,)) if compared else None
     return Housed(
         model,
         (*steps, *said),
         tuple(missing),
-        surplus,
+        left,
         whole,
         difference,
-        found.outputs,
+        outputs,
         tuple(_makers(item) for item in found.ties),
         frozenset(turned),
     )
@@ -181,7 +205,7 @@ def _numbers(
                 fitted = fit(item.members, other.members[first:])
                 idle += [] if fitted is None else [f"layer '{member.name}'" for member in other.members[:first]]
             if fitted is None:
-                missing += [member.name for member in item.members]
+                missing += [member.name for member in item.members if other is not None or _holds_numbers(member)]
             else:
                 values.update(fitted.values)
                 said += fitted.said
@@ -198,36 +222,57 @@ def _numbers(
     return values, tensors, said, missing, idle
 
 
-def _surplus(found: Match, items: list[Item], outputs: int) -> tuple[str, ...]:
+def _layers_left(found: Match, items: list[Item]) -> list[str]:
     used = set(found.pairs.values())
     left = [
         f"layer '{member.name}'"
         for item in items
         if item not in used
         for member in item.members
-        if member.kind in ("linear", "affine") or member.tensors
+        if _holds_numbers(member)
     ]
-    extra = [f"output {place}" for place in range(outputs) if place not in found.outputs]
     others = [
         f"{theirs.called} where the owner's has {mine.called}"
         for mine, theirs in found.pairs.items()
         if mine.label != theirs.label and mine.loose == theirs.loose == ("curve",)
     ]
-    return tuple(dict.fromkeys(others + extra + left))
+    return list(dict.fromkeys(others + left))
 
 
-def _difference(suspect: nn.Module, model: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
+def _holds_numbers(member: Node) -> bool:
+    """Whether there are numbers in a value's operation that a program does not write down: a layer's or a tensor's."""
+    if member.kind == "affine":
+        return bool(member.value.sources) or member.value.scale.numel() > 1 or member.value.shift.numel() > 1
+    return member.kind in ("linear", "tensor") or bool(member.tensors)
+
+
+def _first_alone(found: Match, items: list[Item]) -> str:
+    used = set(found.pairs.values())
+    return next((item.node.name for item in items if item not in used), "")
+
+
+def _difference(
+    suspect: nn.Module, model: nn.Module, example: Any, outputs: tuple[int | None, ...], scales: Sequence[float]
+) -> float | None:
     """How far both compute the same, in float64 where they can; None where they cannot be run."""
-    found = _gap(_double(suspect), _double(model), _double_example(example), outputs)
+    found = _gaps(_double(suspect), _double(model), _double_example(example), outputs, scales)
     # A program that casts is run in its own precision.
-    return _gap(suspect, model, fitting(example, suspect), outputs) if found is None else found
+    return _gaps(suspect, model, fitting(example, suspect), outputs, scales) if found is None else found
 
 
-def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...]) -> float | None:
+def _gaps(
+    one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...], scales: Sequence[float]
+) -> float | None:
+    found = [_gap(one, two, example, outputs, scale) for scale in scales]
+    known = [gap for gap in found if gap is not None]
+    return max(known) if len(known) == len(found) else None
+
+
+def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None, ...], scale: float) -> float | None:
     worst, seen = 0.0, []
     try:
         with torch.no_grad():
-            for call in probes(example, SAMPLES):
+            for call in map_tensors(lambda x: x * scale if x.is_floating_point() else x, probes(example, SAMPLES)):
                 ours, theirs = _leaves(one(*call)), _leaves(two(*fitting(call, two)))
                 for place, result in zip(outputs, theirs, strict=True):
                     other = ours[place] if place is not None else result

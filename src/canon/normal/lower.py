@@ -17,9 +17,19 @@ from canon.graph.rules import ALIASES, VIEWS
 from canon.graph.tensors import meta_clone
 from canon.graph.values import Value
 from canon.normal.curves import Curves
-from canon.normal.functions import FUNCTIONS, affine_of, computed, functional, product_over_channels, unfold_settings
+from canon.normal.functions import (
+    FUNCTIONS,
+    affine_of,
+    computed,
+    functional,
+    norm_layer,
+    product_over_channels,
+    unfold_settings,
+)
+from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
+from canon.normal.recording import recorded_program
 from canon.normal.spelling import called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -46,8 +56,12 @@ class _Tracer(fx.Tracer):
             return forward(*args, **kwargs)
 
 
-def program_graph(model: nn.Module) -> fx.Graph:
+def program_graph(model: nn.Module, example: Any = None) -> fx.Graph:
     """A model's program.
+
+    Args:
+        model: In evaluation mode.
+        example: Where torch.fx cannot read the forward pass, it is run on this once, and written down.
 
     Raises:
         NotNormal: torch.fx cannot read it, or it has too many operations.
@@ -55,8 +69,14 @@ def program_graph(model: nn.Module) -> fx.Graph:
     tracer = _Tracer()
     try:
         graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(meta_clone(model))
+        lost = any(tensor.is_meta for tensor in getattr(tracer, "tensor_attrs", {}))
     except Exception as error:
-        raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
+        recorded = None if example is None else recorded_program(model, example)
+        if recorded is None:
+            raise NotNormal(f"torch.fx cannot trace the forward pass: {reason_of(error)}") from error
+        return recorded
+    if lost and example is not None:  # torch.fx computes with buffers at once, and on the clone they have no numbers
+        return recorded_program(model, example) or graph
     written = {name: tensor for tensor, name in getattr(tracer, "tensor_attrs", {}).items()}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).startswith("_tensor_constant"):
@@ -251,6 +271,8 @@ class _Lowering:
             return self.arithmetic(node, name, inputs) or plain
         if name in FUNCTIONS:
             return self.functional(node, name) or plain
+        if name in NORMED:
+            return norm_layer(name, node, self.values) or plain
         if name == "neg" and len(inputs) == 1:
             return Node("affine", inputs, value=Affine(*torch.tensor([-1.0, 0.0], dtype=torch.float64)))
         if name in ("cat", "concat", "concatenate"):

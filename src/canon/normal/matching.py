@@ -125,6 +125,7 @@ def match(
         backward = [colours.backward(items, given, base) for (items, given), base in zip(sides, labels, strict=True)]
         pairs = _partly(owner, suspect, forward, backward)
         _extend(owner, pairs, colours)
+        _in_order(owner, suspect, pairs)
         best = max(best, pairs, key=len)
     return Match(best, outputs, False)
 
@@ -240,11 +241,28 @@ def _partly(
             if item not in taken:
                 waiting[colour[1][item]].append(item)
         for item in owner:
+            if item.node.kind == "tensor" and colour is forward:
+                continue  # tensors are made from nothing: that does not tell one from another
             if item not in found and waiting[colour[0][item]]:
                 other = waiting[colour[0][item]].pop(0)
                 found[item] = other
                 taken.add(other)
     return found
+
+
+def _in_order(owner: Sequence[Item], suspect: Sequence[Item], found: dict[Item, Item]) -> None:
+    """What is left over with numbers, as many on both sides: one by one. Whether it fits, the numbers say."""
+    taken = set(found.values())
+    left: list[dict[Hashable, list[Item]]] = [defaultdict(list), defaultdict(list)]
+    for items, gone, waiting in ((owner, found.keys(), left[0]), (suspect, taken, left[1])):
+        # A tensor stands where it is read: the order of operands says when it was fetched, and no more.
+        read = [one for item in items for one in (*item.inputs, *([item] if item.node.kind != "tensor" else []))]
+        for item in dict.fromkeys(read):
+            if item not in gone and (item.node.kind in ("linear", "affine", "tensor") or item.node.tensors):
+                waiting[item.label, item.sizes].append(item)
+    for label, mine in left[0].items():
+        if len(mine) == len(left[1][label]):
+            found.update(zip(mine, left[1][label], strict=True))
 
 
 def _extend(owner: Sequence[Item], found: dict[Item, Item], colours: _Colours) -> None:

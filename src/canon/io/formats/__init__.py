@@ -13,6 +13,9 @@ from canon.io.formats.program import ExportedProgram
 from canon.io.formats.safetensors import Safetensors, SafetensorsInParts
 from canon.io.formats.state import OldStateDict, StateDict
 
+POINTER: Final = b"version https://git-lfs"
+"""What stands in a file in the place of one that Git LFS has not fetched."""
+
 FORMATS: Final[tuple[Format, ...]] = (
     SafetensorsInParts(),
     Safetensors(),
@@ -61,6 +64,10 @@ def file_kind(path: Path, limits: Limits) -> FileKind:
         raise FileFormatError("the file is empty", where=where, hint="Fetch it again, or save it again")
     limits.check_file(size, where)
     with open(path, "rb") as file:
+        if file.read(len(POINTER)) == POINTER:
+            hint = "Fetch the model itself with 'git lfs pull'"
+            raise FileFormatError("the file is a pointer of Git LFS, not the model", where=where, hint=hint)
+        file.seek(0)
         peek = Peek(path, file, file.read(16), limits)
         for format in formats():
             file.seek(0)

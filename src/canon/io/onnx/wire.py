@@ -20,6 +20,8 @@ FIXED64: Final = 1
 BYTES: Final = 2
 FIXED32: Final = 5
 
+DAMAGED: Final = "It is no ONNX file, or only a part of one; fetch it again from where it was saved"
+
 MOST_FIELDS: Final = 3_000_000
 """Fields of one file; the largest public networks have some hundred thousand."""
 
@@ -56,7 +58,7 @@ def fields(view: memoryview, meter: Meter) -> Iterator[tuple[int, int, Scalar]]:
         key, position = _varint(view, position, end)
         number, kind = key >> 3, key & 7
         if number == 0:
-            raise FileFormatError("a field has the number zero")
+            raise FileFormatError("a field has the number zero", hint=DAMAGED)
         if kind == VARINT:
             value, position = _varint(view, position, end)
             yield number, kind, value
@@ -66,9 +68,9 @@ def fields(view: memoryview, meter: Meter) -> Iterator[tuple[int, int, Scalar]]:
         elif kind in (FIXED64, FIXED32):
             length = 8 if kind == FIXED64 else 4
         else:
-            raise FileFormatError(f"a field has the unknown wire type {kind}")
+            raise FileFormatError(f"a field has the unknown wire type {kind}", hint=DAMAGED)
         if length > end - position:
-            raise FileFormatError("a field is longer than the message that holds it")
+            raise FileFormatError("a field is longer than the message that holds it", hint=DAMAGED)
         yield number, kind, view[position : position + length]
         position += length
 
@@ -84,7 +86,7 @@ def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    raise FileFormatError("a number is cut off or longer than 64 bits")
+    raise FileFormatError("a number is cut off or longer than 64 bits", hint=DAMAGED)
 
 
 def signed(value: int) -> int:
@@ -112,7 +114,7 @@ def packed_integers(view: memoryview) -> np.ndarray:
         piece = data[start : start + _PIECE]
         last = np.flatnonzero(piece < 128)
         if not last.size:
-            raise FileFormatError("a list of numbers is cut off")
+            raise FileFormatError("a list of numbers is cut off", hint=DAMAGED)
         pieces.append(_integers(piece, last))
         start += int(last[-1]) + 1
     return np.concatenate(pieces) if pieces else np.empty(0, np.int64)
@@ -124,7 +126,7 @@ def _integers(data: np.ndarray, last: np.ndarray) -> np.ndarray:
     lengths = last - first + 1
     longest = int(lengths.max())
     if longest > 10:
-        raise FileFormatError("a number is longer than 64 bits")
+        raise FileFormatError("a number is longer than 64 bits", hint=DAMAGED)
     result = np.zeros(last.size, np.uint64)
     for byte in range(longest):
         there = lengths > byte

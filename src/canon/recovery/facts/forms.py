@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 
 from canon.describe import Array, Parameters
 from canon.graph import Space, Stage
@@ -84,8 +85,11 @@ class Forms:
             norm = self.parameters.affine(stage, self.space)
             return form.scaled(norm.factor[:, 0], norm.shift[:, 0])
         params = self.parameters.of(stage, self.space)
-        if stage.kind not in ("scale", "shift") or any(p.shape[1] > 1 for p in params.values()):
+        if stage.kind not in ("scale", "shift", "slope") or any(p.shape[1] > 1 for p in params.values()):
             return None
+        if stage.kind == "slope":  # a line and a magnitude
+            slope, size = params["weight"][:, 0], replace(stage, kind="activation", function=torch.abs)
+            return None if form.bend else replace(form.scaled((1 + slope) / 2), bend=Bend(size, (1 - slope) / 2))
         ones = np.ones(self.space.width)
         shift = params["bias"][:, 0] if "bias" in params else 0.0
         return form.scaled(params["weight"][:, 0] if "weight" in params else ones, shift)

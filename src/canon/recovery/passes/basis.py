@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import torch
 from scipy.linalg import qr
+from torch import Tensor
 
 from canon.describe import Array
 from canon.describe.arrays import norm
@@ -45,32 +46,56 @@ def _reduced(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None
     if members.size < 2 or _apart(forms.vectors(fewest)[members, :-1], subject.tolerance.zero):
         return None
     vectors = {point: forms.vectors(form)[members] for point, form in seen.items()}
-    together = np.concatenate([lines[:, :-1] for lines in vectors.values()], axis=1)
+    moving = np.logical_or.reduce([lines[:, :-1].any(axis=1) for lines in vectors.values()])
+    members, vectors = members[moving], {point: lines[moving] for point, lines in vectors.items()}
+    for lines in (slice(-1), slice(None)):  # sums up to a constant; where nothing gives that, sums of shifts too
+        found = _sums(subject, space, members, vectors, lines)
+        if found is not None:
+            break
+    else:
+        return None
+    gone, transforms = found
+    tensors = scale_rows(subject, space, gone, 0.0)
+    moved = {consumer.tap: transforms[consumer.point] for consumer in space.consumers}
+    tensors.update(move_columns(subject.with_tensors(tensors), space, moved))
+    return SpaceChange(space.id, gone, tensors)
+
+
+def _sums(
+    subject: Subject, space: Space, members: Array, vectors: dict[int, Array], lines: slice
+) -> tuple[Tensor, dict[int, ChannelTransform]] | None:
+    """Channels that are sums of others, and by point how; None: there are none.
+
+    Args:
+        subject: What is looked at.
+        space: One of its spaces.
+        members: The channels that may be sums.
+        vectors: By point: these as numbers, their shifts last.
+        lines: Which of the numbers count.
+    """
+    together = np.concatenate([rows[:, lines] for rows in vectors.values()], axis=1)
     size = norm(together)
-    if (size == 0).any() or not size.all():
+    if not size.size or not size.all():
         return None  # what is zero goes elsewhere
     tolerance = _tolerance(subject, together)
     kept = _independent(together / size[:, None], tolerance)
-    numbers = np.count_nonzero(next(iter(vectors.values()))[:, :-1].any(axis=0))
+    numbers = np.count_nonzero(next(iter(vectors.values()))[:, lines].any(axis=0))
     if kept.size in (0, members.size) or kept.size >= numbers:
         return None
     gone = np.setdiff1d(np.arange(members.size), kept)
-    level = np.array([np.abs(lines[gone, -1]) for lines in vectors.values()]).min(axis=0)
+    level = np.array([np.abs(rows[gone, -1]) for rows in vectors.values()]).min(axis=0)
     shift, found = int(level.argmax()), {}  # a channel without its row gives what shifts need
     for point, rows in vectors.items():
-        coefficients = np.linalg.lstsq(rows[kept, :-1].T, rows[gone, :-1].T, rcond=None)[0].T
+        coefficients = np.linalg.lstsq(rows[kept][:, lines].T, rows[gone][:, lines].T, rcond=None)[0].T
         left = rows[gone] - coefficients @ rows[kept]
-        if (norm(left[:, :-1]) > 4 * tolerance * norm(rows[gone, :-1])).any():
+        if (norm(left[:, lines]) > 4 * tolerance * norm(rows[gone][:, lines])).any():
             return None
         constant = np.where(np.abs(left[:, -1]) > 4 * tolerance * norm(rows[gone]), left[:, -1], 0.0)
         if constant.any() and not level[shift]:
             return None
         constant = constant / (rows[gone[shift], -1] or 1.0)
         found[point] = _transform(space.width, members[kept], members[gone], coefficients, shift, constant)
-    channels = torch.from_numpy(members[gone])
-    tensors = scale_rows(subject, space, channels, 0.0)
-    tensors.update(move_columns(subject.with_tensors(tensors), space, {c.tap: found[c.point] for c in space.consumers}))
-    return SpaceChange(space.id, channels, tensors)
+    return torch.from_numpy(members[gone]), found
 
 
 def _tolerance(subject: Subject, vectors: Array) -> float:

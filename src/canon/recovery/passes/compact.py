@@ -5,11 +5,21 @@ All of it from one optimistic analysis: dummies that wait for each other, in cli
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor
+
+from canon.graph import ChannelGraph
 from canon.graph.mapped import room_like
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.proposal import Proposal
 from canon.recovery.reduce import plan
+from canon.rewrite.axes import by_row
 from canon.rewrite.resize import resize
+
+SAMPLE: Final = 8
+"""Columns that are looked at first."""
 
 
 def compact(subject: Subject, facts: Facts) -> Proposal | None:
@@ -18,6 +28,17 @@ def compact(subject: Subject, facts: Facts) -> Proposal | None:
     widths = {space: outcome.kept.numel() for space, outcome in chosen.outcomes.items()}
     unused_ends = chosen.unused_ends(subject.kernels)
     written = dict(chosen.write(room_like(subject.tensors.values()), unused_ends))
-    again = bool(written) and chosen.unsettled
+    again = bool(written) and (chosen.unsettled or _emptied(subject.graph, written))
     kernels = {name: subject.kernels[name].without(ends) for name, ends in unused_ends.items()}
     return Proposal((), resize(subject.graph, widths, unused_ends), written, chosen.outcomes, again, kernels)
+
+
+def _emptied(graph: ChannelGraph, written: Mapping[str, Tensor]) -> bool:
+    """Whether all that some row read has cancelled: only now is it seen to make a constant."""
+    for linear in graph.maps:
+        if linear.weight in written:
+            rows = by_row(written[linear.weight], linear)
+            silent = rows[~rows[:, :SAMPLE].flatten(1).any(dim=1)]  # a few numbers tell most rows
+            if silent.numel() and not bool(silent.flatten(1).any(dim=1).all()):
+                return True
+    return False
