@@ -19,7 +19,7 @@ from torch import nn
 import canon
 from canon._environment import environment
 from canon.errors import CanonError
-from canon.graph import arguments
+from canon.graph import arguments, plain
 from canon.graph.experts import channel_tensors
 from canon.graph.outline import seen_share
 from canon.io.folder.examples import config_example
@@ -39,6 +39,14 @@ _HEADED: Final = {**_GROUPED, "head_dim": 8}
 _IMAGE: Final = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 32,
     "patch_size": 8,
+}  # fmt: skip
+_SEQUENCES: Final = {
+    "vocab_size": 99, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+}  # fmt: skip
+_SOUND: Final = {
+    **_TEXT, "conv_dim": [16, 16], "conv_kernel": [4, 4], "conv_stride": [2, 2], "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2,
 }  # fmt: skip
 
 
@@ -157,6 +165,75 @@ FAMILIES: Final[dict[str, Family]] = {
         4,
         "diffusers",
     ),
+    "GPT-J": Family(
+        "GPTJForCausalLM",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "rotary_dim": 4, "n_positions": 64},
+        2,
+    ),
+    "CodeGen": Family(
+        "CodeGenForCausalLM",
+        {"vocab_size": 99, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_inner": 48, "rotary_dim": 4, "n_positions": 64,
+         "n_ctx": 64},
+        2,
+    ),
+    "Falcon": Family(
+        "FalconForCausalLM",
+        {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        2,
+    ),
+    "MPT": Family(
+        "MptForCausalLM",
+        {"vocab_size": 99, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64, "expansion_ratio": 2},
+        2,
+    ),
+    "StableLM": Family("StableLmForCausalLM", _GROUPED, 2),
+    "Starcoder2": Family("Starcoder2ForCausalLM", _GROUPED, 2),
+    "Cohere": Family("CohereForCausalLM", _GROUPED, 2),
+    "OLMo": Family("OlmoForCausalLM", _GROUPED, 2),
+    "OLMo 2": Family("Olmo2ForCausalLM", _GROUPED, 2),
+    "Granite": Family("GraniteForCausalLM", _GROUPED, 2),
+    "Phi": Family("PhiForCausalLM", _GROUPED, 2),
+    "Gemma 2": Family("Gemma2ForCausalLM", _HEADED, 2),
+    "Gemma 3": Family(
+        "Gemma3ForCausalLM",
+        {**_HEADED, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"]},
+        2,
+    ),
+    "PhiMoE": Family("PhimoeForCausalLM", {**_GROUPED, "num_local_experts": 4}, 8),
+    "Qwen3-MoE": Family(
+        "Qwen3MoeForCausalLM",
+        {**_HEADED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48},
+        8,
+    ),
+    "DeepSeek-V3": Family(
+        "DeepseekV3ForCausalLM",
+        {**_TEXT, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+         "moe_intermediate_size": 40, "first_k_dense_replace": 1, "q_lora_rank": 16, "kv_lora_rank": 16,
+         "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 4},
+        6,
+    ),
+    "Jamba": Family(
+        "JambaForCausalLM",
+        {**_GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+         "expert_layer_period": 2, "expert_layer_offset": 1, "mamba_d_state": 4, "use_mamba_kernels": False,
+         "mamba_dt_rank": 4},
+        5,
+    ),
+    "ELECTRA": Family("ElectraForMaskedLM", {**_TEXT, "embedding_size": 24}, 2),
+    "DeBERTa": Family("DebertaForMaskedLM", _TEXT, 2),
+    "DeBERTa v2": Family("DebertaV2ForMaskedLM", _TEXT, 2),
+    "ALBERT": Family("AlbertForMaskedLM", {**_TEXT, "embedding_size": 24}, 1),
+    "XLNet": Family("XLNetLMHeadModel", {"vocab_size": 99, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}, 2),
+    "BART": Family("BartForConditionalGeneration", _SEQUENCES, 4),
+    "Pegasus": Family("PegasusForConditionalGeneration", _SEQUENCES, 4),
+    "BEiT": Family("BeitForImageClassification", _IMAGE, 2),
+    "Data2Vec": Family("Data2VecVisionForImageClassification", _IMAGE, 2),
+    "DINOv2": Family("Dinov2ForImageClassification", _IMAGE, 2),
+    "SigLIP": Family(
+        "SiglipModel", {"text_config": {**_TEXT, "max_position_embeddings": 16}, "vision_config": _IMAGE}, 4
+    ),
+    "wav2vec 2.0": Family("Wav2Vec2ForCTC", _SOUND, 2),
+    "HuBERT": Family("HubertForCTC", _SOUND, 2),
     "LSTM": Family("LSTM", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
     "GRU": Family("GRU", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
     "LSTM, 2 layers": Family(
@@ -243,7 +320,7 @@ def measure(name: str) -> Row:
         calls = {"random": random_probes(example)}
         row["drift"] = compare_models(attacked, model, calls)[0].difference
         recovered = canon.recover(attacked, example).model
-        shapes = [{n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (recovered, model)]
+        shapes = [{n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (recovered, plain(model))]
         row["restored"] = shapes[0] == shapes[1]
         row["certified"] = bool(canon.certify(recovered, model, example).passed)
     except (CanonError, RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:

@@ -230,7 +230,9 @@ def page(results: list[dict[str, Any]]) -> str:
         "process alone; pages of mapped files are not counted. *Readings*: seconds, start of Python included, in units "
         "of reading and summing once all shards that the command was given, taken right before and right after it. "
         "*Processor* is the same in seconds of the processor, for command and reading: where other work runs on the "
-        "machine, as it did here, that is the fairer number. Rows "
+        "machine, as it did here, that is the fairer number. *One reading* is what that was, in seconds of the "
+        "processor: it is not the same in every row, since summing makes copies in float32, for which the system has "
+        "large pages to give or not. Rows "
         "were measured one by one, some before the last changes of the code; commands that are not listed were not.",
         "",
     ]
@@ -238,12 +240,13 @@ def page(results: list[dict[str, Any]]) -> str:
         lines += [
             f"## {result['size']}: {result['bytes'] / 1e9:.1f} GB in {result['files']} files",
             "",
-            "| Command | Seconds | of the processor | Readings | Processor | Memory | Exit |",
-            "|---|---|---|---|---|---|---|",
+            "| Command | Seconds | of the processor | One reading | Readings | Processor | Memory | Exit |",
+            "|---|---|---|---|---|---|---|---|",
         ]
         for row in result["rows"]:
             lines.append(
-                f"| {row['what']} | {row['seconds']:.1f} | {row['processor']:.1f} | {row['readings']:.1f} | "
+                f"| {row['what']} | {row['seconds']:.1f} | {row['processor']:.1f} "
+                f"| {row['processor'] / row['processor_readings']:.1f} | {row['readings']:.1f} | "
                 f"{row['processor_readings']:.1f} | {row['peak'] / 1e9:.2f} GB | {row['exit_code']} |"
             )
         lines.append("")

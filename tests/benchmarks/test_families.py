@@ -17,7 +17,7 @@ def test_a_recurrent_family_comes_through() -> None:
 
 
 def test_there_are_as_many_families_as_promised() -> None:
-    assert len(FAMILIES) >= 25
+    assert len(FAMILIES) >= 60
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_a_command_that_fails_is_written_down(tmp_path: Path) -> None:
 def test_the_page_shows_every_row() -> None:
     row = Row("recover", 12.0, 11.0, 6.0, 5.5, 1_300_000_000, 0, "")
     result = {"size": "1b", "bytes": 2.2e9, "files": 9, "rows": [vars(row)]}
-    assert "| recover | 12.0 | 11.0 | 6.0 | 5.5 | 1.30 GB | 0 |" in page([result])
+    assert "| recover | 12.0 | 11.0 | 2.0 | 6.0 | 5.5 | 1.30 GB | 0 |" in page([result])
 
 
 @pytest.mark.slow

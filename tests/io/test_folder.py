@@ -188,6 +188,16 @@ DAMAGE = {
     ),
     "another model's sizes": (lambda folder: change(folder, "config.json", hidden_size=32), "do not fit the config"),
     "more layers": (lambda folder: change(folder, "config.json", num_hidden_layers=3), "lack"),
+    "a million layers": (lambda folder: change(folder, "config.json", num_hidden_layers=10**6), "far more"),
+    "more labels than memory": (lambda folder: change(folder, "config.json", num_labels=10**12), "no model"),
+    "more layers in a part": (lambda folder: change(folder, "config.json", part={"n_layer": 10**12}), "no model"),
+    "a class without a config": (
+        lambda folder: change(folder, "config.json", architectures=["PreTrainedModel"]), "no model of its own",
+    ),
+    "8 bits that are none": (
+        lambda folder: change(folder, "config.json", quantization_config={"quant_method": "gptq", "bits": 8}),
+        "the files hold none",
+    ),
     "remote code": (
         lambda folder: change(folder, "config.json", auto_map={"AutoModel": "modeling.Evil"}),
         "code that comes with the model",

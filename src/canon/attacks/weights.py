@@ -62,7 +62,10 @@ def write_weight(weight: Tensor, linear: LinearMap, axes: Axes, noise: FilterSou
             brush.blend(results[group], blend.block(group, groups), there, palette)
         if dead:
             _press(results[group], there, None if sheltered is None else sheltered.tensor_split(groups)[group])
-    result = result.to(weight.dtype).view(*result.shape[:2], *kernel[: weight.ndim - 2])
+    if result.dtype != weight.dtype:
+        # In a place of its own, like the wide one: between small things the heap would keep it.
+        result = separate(result.shape, weight).copy_(result)
+    result = result.view(*result.shape[:2], *kernel[: weight.ndim - 2])
     return result.movedim((0, 1), (linear.row_axis, linear.column_axis)).contiguous()
 
 

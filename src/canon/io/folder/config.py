@@ -23,6 +23,12 @@ _TOKENIZER: Final = (
 )
 _MOST_DEPTH: Final = 32
 
+MOST: Final = 4_000_000
+"""How many of something a config may ask for: its class makes lists as long as that before anything can be checked."""
+
+_COUNTED: Final = frozenset({"num", "n", "layer", "layers", "labels", "blocks", "depth"})
+"""Words in the names of such numbers."""
+
 
 @dataclass(frozen=True, eq=False)
 class Config:
@@ -52,7 +58,7 @@ def read_config(folder: Path, limits: Limits) -> Config:
     values = parse_json(path.read_bytes(), str(path))
     if not isinstance(values, dict):
         raise damaged("the config is no JSON object", str(path))
-    _refuse_code(values, str(path))
+    _check_values(values, str(path))
     if "_class_name" in values:
         return Config(values, "diffusers", _name(values["_class_name"], str(path)))
     listed = values.get("architectures")
@@ -88,8 +94,8 @@ def _without_config(folder: Path) -> FileFormatError:
     return FileFormatError("the path is a folder without config.json", where=where, hint=hint)
 
 
-def _refuse_code(values: Any, where: str, depth: int = 0) -> None:
-    """No part of a config may ask for code that comes with the model."""
+def _check_values(values: Any, where: str, depth: int = 0) -> None:
+    """No part of a config may ask for code that comes with the model, or for millions of parts."""
     if depth > _MOST_DEPTH:
         raise damaged("the config is nested too deep", where)
     if isinstance(values, dict):
@@ -100,11 +106,14 @@ def _refuse_code(values: Any, where: str, depth: int = 0) -> None:
                     where=where,
                     hint="Use a model whose class is part of transformers, or a copy without this entry",
                 )
-        for value in values.values():
-            _refuse_code(value, where, depth + 1)
+        for name, value in values.items():
+            if isinstance(value, int) and value > MOST and _COUNTED & set(name.split("_")):
+                what = f"the config says {name:.80} = {value:,}, and no model has more than {MOST:,} of anything"
+                raise FileFormatError(what, where=where)
+            _check_values(value, where, depth + 1)
     elif isinstance(values, list):
         for value in values:
-            _refuse_code(value, where, depth + 1)
+            _check_values(value, where, depth + 1)
 
 
 def _name(value: Any, where: str) -> str:

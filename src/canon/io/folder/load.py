@@ -61,7 +61,7 @@ def read_folder(folder: Path, limits: Limits, example: Any = None) -> FolderMode
     found = find_shards(folder, limits)
     shards = found if quantized is None else quantized.shown(found, where)
     config = config if quantized is None else quantized.plain(config)
-    skeleton = build_skeleton(config, where)
+    skeleton = build_skeleton(config, where, len(shards.entries))
     fit = _fit(skeleton, shards, kind, where)
     given = config_example(skeleton) if example is None else example
     inputs = arguments(skeleton, given)
@@ -132,7 +132,8 @@ def _fit(skeleton: nn.Module, shards: Shards, kind: Any, where: str) -> _Fit:
         )
     for first, name in names.items():
         old, (_, entry) = tensors[first], shards.entries[name]
-        if len(entry.shape) != old.ndim or entry.dtype.is_floating_point != old.is_floating_point():
+        narrow = entry.dtype.is_floating_point and entry.dtype.itemsize < 2  # numbers of 8 bits need scales
+        if len(entry.shape) != old.ndim or entry.dtype.is_floating_point != old.is_floating_point() or narrow:
             raise FileFormatError(
                 f"the tensor '{name:.120}' is {entry.dtype} of shape {entry.shape}, and the config asks for "
                 f"{old.dtype} of shape {tuple(old.shape)}",

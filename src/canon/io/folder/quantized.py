@@ -75,6 +75,12 @@ class Quantized:
                 entries[name] = (path, replace(entry, dtype=READ_AS))
             elif not (kind in _PARTS[self.method] and self._is_quantized(layer, shards)):
                 entries[name] = (path, entry)
+        if all(entries.get(name) == given for name, given in shards.entries.items()):
+            raise FileFormatError(
+                f"the config declares weights of 8 bits ({self.method}), and the files hold none",
+                where=where,
+                hint=f"Take {KEY} out of config.json if the weights were dequantised",
+            )
         return replace(shards, entries=entries)
 
     def _is_quantized(self, layer: str, shards: Shards) -> bool:
