@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -119,3 +120,55 @@ def test_constants_that_are_no_multiples_of_each_other(attack: str, seed: int) -
     by_key = canon.locate(suspect, canon.register(net, inputs), inputs)
     assert by_key.answer in ("contained", "derived"), by_key.reason  # its numbers are coarse: values may be mistaken
     assert canon.judge(suspect, inputs, reference=net).answers.network.answer in ("equal", "contained")
+
+
+class Stream(nn.Module):
+    """A residual stream without activations, as in mobile networks, and gated channels that a depthwise layer moves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm1 = nn.Conv2d(3, 24, 3, padding=1, bias=False), nn.BatchNorm2d(24)
+        self.wide, self.norm2 = nn.Conv2d(24, 40, 1, bias=False), nn.BatchNorm2d(40)
+        self.moved, self.norm3 = nn.Conv2d(40, 40, 3, padding=1, groups=40, bias=False), nn.BatchNorm2d(40)
+        self.squeeze, self.excite = nn.Conv2d(40, 8, 1), nn.Conv2d(8, 40, 1)
+        self.narrow, self.norm4 = nn.Conv2d(40, 24, 1, bias=False), nn.BatchNorm2d(24)
+        self.last, self.norm5 = nn.Conv2d(24, 48, 3, padding=1, bias=False), nn.BatchNorm2d(48)
+        self.head = nn.Linear(48, 10)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Logits."""
+        act = nn.functional.silu
+        x = self.norm1(self.stem(images))
+        y = act(self.norm3(self.moved(act(self.norm2(self.wide(x))))))
+        y = y * torch.sigmoid(self.excite(act(self.squeeze(y.mean((2, 3), keepdim=True)))))
+        x = act(self.norm5(self.last(x + self.norm4(self.narrow(y)))))
+        logits: torch.Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+@lru_cache(maxsize=1)
+def pruned_stream() -> nn.Module:
+    """Rows of every convolution without weights; norms keep what they are given, which is then a constant."""
+    torch.manual_seed(0)
+    net = Stream()
+    with torch.no_grad():
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d):
+                layer.weight[torch.randperm(len(layer.weight))[: len(layer.weight) // 8]] = 0
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.momentum = None
+                nn.init.uniform_(layer.weight, 0.5, 1.5)
+                nn.init.normal_(layer.bias, 0.0, 0.3)
+        net.train()(torch.randn(64, 3, 8, 8))
+    return net.eval()
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("attack", ["nso_zero", "nso_clique", "nso_split", "mix-opseq", "mix-opseq-per-merge-group"])
+def test_a_stream_with_pruned_rows_is_all_there(attack: str, by_key: bool) -> None:
+    """What cliques added to a row without weights has cancelled; constants of a key are as exact as it keeps them."""
+    net, inputs = pruned_stream(), torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    suspect = canon.attack(net, inputs, attack, ratio=0.3, seed=1).model
+    anchor = {"layout_key": canon.register(net, inputs, seed=0)} if by_key else {"reference": net}
+    found = canon.judge(suspect, inputs, **anchor).answers.network
+    assert found.answer in ("equal", "contained"), found.reason

@@ -89,3 +89,22 @@ def test_every_check_matters(
         remove: Callable[[pytest.MonkeyPatch], None] = getattr(verifier, f"without_{check}")
         remove(monkeypatch)
     assert outcome(forger, victim(1), images(), with_controls=controls) == then != forger.stopped_by
+
+
+STOPS: dict[Stop, tuple[str, ...]] = {
+    "construction": ("schema",),
+    "model": ("structure", "shapes"),
+    "unread": ("signature",),
+    "controls": (),
+    "luck": ("balance",),
+}
+"""The checks behind every word for what stops a liar; controls are left out by name."""
+
+
+@pytest.mark.parametrize("forger", [f for f in ALL if f.stopped_by != "nothing" and f.name not in WEAK], ids=named)
+def test_without_the_check_that_stops_it_a_liar_gets_further(forger: Forger, monkeypatch: pytest.MonkeyPatch) -> None:
+    for check in STOPS[forger.stopped_by]:
+        getattr(verifier, f"without_{check}")(monkeypatch)
+    controls = forger.stopped_by not in ("controls", "luck")
+    model = victim(1, pruned=forger.scheme != "lottery" or forger.stopped_by != "luck")
+    assert outcome(forger, model, images(), with_controls=controls) != forger.stopped_by

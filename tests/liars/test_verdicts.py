@@ -12,8 +12,9 @@ from torch import nn
 from canon.api import JudgeOptions, check_evidence, judge
 from canon.errors import CanonError, KeyFileError
 from canon.verify import LayoutKey, register
+from canon.verify.answers import Network
 from canon.verify.layout import Step
-from canon.verify.verdict import Matches, Proved
+from canon.verify.verdict import Matches, Proved, decide
 from canon.watermarks import Key
 from tests.liars.forgers import FORGERIES, SKELETONS, Forger
 from tests.liars.victims import images, victim
@@ -54,6 +55,10 @@ def test_a_key_made_afterwards_gives_no_strong_word(forger: Forger) -> None:
     found = judge(suspect, EXAMPLE, reference=victim(2), watermark_key=key, options=JudgeOptions(recover=False))
     assert not isinstance(found.verdict, STRONG), found.verdict
     check_evidence(found.evidence)
+    if forger.stopped_by == "nothing":  # but for the network, which is another one, nobody would notice
+        assert found.answers.mark.answer == "read"
+        with_it = replace(found.answers, network=Network("derived", "as if it were not asked"))
+        assert isinstance(decide(with_it), Matches)
 
 
 @pytest.mark.parametrize("forger", MAKERS, ids=named)

@@ -15,7 +15,7 @@ from canon.rewrite import fold_norms
 from canon.verify import register
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.digest import document_digest
-from canon.verify.evidence import write_evidence
+from canon.verify.evidence import FROM_OWNER, write_evidence
 from canon.verify.verdict import decide
 from canon.watermarks import Dataset, Key, Message
 from tests.verify.small import example, tiny
@@ -226,7 +226,7 @@ def hostile() -> dict[str, Any]:
     for item in (*document["recovery"]["spaces"], *containment["spaces"], *containment["layers"]):
         item["name"] = evil(item["name"])
     for layer in document["certificate"]["layers"]:
-        layer["name"], layer["reason"] = evil(layer["name"]), HOSTILE[0]
+        layer["name"], layer["reason"] = evil(layer["name"]), None if layer["passed"] else HOSTILE[0]
     document["recovery"]["cropped"] = {evil("conv1"): [3, 3]}
     containment["notes"], containment["refitted"] = [*HOSTILE], [evil("conv1")]
     containment["reason"] = "".join(HOSTILE)
@@ -240,7 +240,7 @@ def hostile() -> dict[str, Any]:
     document["inputs"] = {HOSTILE[1]: {HOSTILE[0]: HOSTILE[2]}, "suspect": {"file": HOSTILE[4], "sha256": HOSTILE[1]}}
     document["options"] = {**document["options"], HOSTILE[0]: [HOSTILE[1], HOSTILE[3]]}
     pairs = [{"norm": HOSTILE[0], "layer": HOSTILE[1]}]
-    document["form"] = {"kind": "folded", "restored": pairs, "folded": pairs, "from_owner": [HOSTILE[0]]}
+    document["form"] = {"kind": "folded", "restored": pairs, "folded": pairs, "from_owner": [*FROM_OWNER]}
     document["record"] = {"created": HOSTILE[5], "command": HOSTILE[0], "case": HOSTILE[1], HOSTILE[2]: HOSTILE[4]}
     document["priority"] = {
         "answer": "nothing shown",

@@ -166,7 +166,8 @@ def test_surplus_channels_are_never_called_needed() -> None:
     text = shown("contained")
     assert f"{surplus} channels of the suspect are nobody's: without them, what was taken out of the suspect" in text
     bare = copy.deepcopy(document)
-    bare["recovery"] |= {"removed": 0, "merged": 0, "cropped": {}}
+    spaces = [{**space, "counts": {}} for space in bare["recovery"]["spaces"]]
+    bare["recovery"] |= {"removed": 0, "merged": 0, "cropped": {}, "spaces": spaces}
     quiet = Page(render(concluded(bare))).text
     assert f"That does not make every channel a needed one: {surplus} are nobody's" in quiet
 

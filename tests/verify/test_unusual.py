@@ -143,3 +143,10 @@ def test_images_of_other_colours_have_a_way_out(colours: int, owners: bool) -> N
     with pytest.raises(ExampleError, match="takes other inputs") as caught:
         judge(suspect.eval(), torch.randn(2, 3 if owners else colours, 8, 8), reference=owner)
     assert "nn.Sequential" in str(caught.value.hint)
+    key = register(owner, torch.randn(2, 3, 8, 8), seed=0)
+    if owners:
+        with pytest.raises(ExampleError, match="takes other inputs") as caught:
+            judge(suspect, torch.randn(2, 3, 8, 8), layout_key=key)
+        assert "nn.Sequential" in str(caught.value.hint)
+    else:
+        judge(suspect, torch.randn(2, colours, 8, 8), layout_key=key)  # an answer: all but the first layer is there

@@ -13,10 +13,19 @@ from typing import Any, Final
 
 import torch
 
-from canon.api.recounting import containment_holds, function_holds, priority_holds, program_holds, structure_holds
+from canon.api.recounting import (
+    containment_holds,
+    function_holds,
+    priority_holds,
+    program_holds,
+    recovery_holds,
+    structure_holds,
+)
 from canon.errors import VerificationError
+from canon.verify.alignment import ESTABLISHED
 from canon.verify.answering import answers_of, unusual_options
-from canon.verify.evidence import check_digest, open_evidence, plain
+from canon.verify.certificate import BINS, SWEEP
+from canon.verify.evidence import FROM_OWNER, check_digest, open_evidence, plain
 from canon.verify.mark import Tier2, p_value
 from canon.verify.precision import ROUNDINGS
 from canon.verify.verdict import decide
@@ -107,10 +116,14 @@ def _equality(document: Document) -> None:
             residual is not None and residual <= found["tolerance"] for residual in found["fixed"].values()
         )
     _same("equality", found["passed"], bool(passed))
+    _same("equality", found["reason"] is None, found["passed"])
     if found["alone"]:
+        _same("the form", found["form"], "canonical")
         return
     if certificate is None:
         _same("equality", found["by"], "layout key")
+        _same("narrowing", found["narrowed"], False)
+        _same("the form", found["form"], document["form"]["kind"] if alignment is not None else "given")
         if alignment is None:
             _same("equality", found["passed"], False)
         worst = [0.0 if alignment is None else alignment["worst"], *found["fixed"].values()]
@@ -124,6 +137,8 @@ def _equality(document: Document) -> None:
         _same("the alignment", found["established"], alignment is not None and alignment["established_everywhere"])
     _same("the worst residual", found["worst"], certificate["max_rel_err"])
     _same("narrowing", found["narrowed"], certificate["narrowed"])
+    form = "canonical" if certificate["canonical"] else "folded" if certificate["folded"] else "given"
+    _same("the form", found["form"], form)
 
 
 def _certificate(document: Document) -> None:
@@ -136,6 +151,7 @@ def _certificate(document: Document) -> None:
     for layer in layers:
         error = layer["max_rel_err"]
         _same(f"layer {layer['name']:.60}", layer["passed"], error is not None and error <= tolerance)
+        _same(f"layer {layer['name']:.60}", layer["passed"], layer["reason"] is None and layer["match_frac"] == 1)
     within = bool(errors) and all(error is not None and error <= tolerance for error in errors)
     if certificate["passed"] and not within:
         raise VerificationError("the document contradicts itself: the certificate passed, its layers did not")
@@ -143,6 +159,30 @@ def _certificate(document: Document) -> None:
     counted, channels = sum(certificate["histogram"]["counts"]), sum(layer["width"] for layer in layers)
     compared = any(layer["max_rel_err"] is not None for layer in layers)
     _same("the histogram", counted, channels if compared else 0)
+    _same("the histogram", certificate["histogram"]["borders"], list(BINS))
+    _same("the matching", certificate["matching"], document["options"]["matching"])
+    within_layers = sum(layer["match_frac"] * layer["width"] for layer in layers)
+    _near("the share of channels", certificate["match_frac"], within_layers / channels if channels else 0.0)
+    _spread(certificate, compared)
+
+
+def _spread(certificate: Document, compared: bool) -> None:
+    """Other tolerances and the distribution say what the residuals do, of which a document holds the worst."""
+    worst, shares = certificate["max_rel_err"], [row["match_frac"] for row in certificate["sweep"]]
+    _same("other tolerances", [row["tolerance"] for row in certificate["sweep"]], list(SWEEP))
+    _same("other tolerances", shares, sorted(shares))
+    for row in certificate["sweep"]:
+        _same("other tolerances", row["max_rel_err"], worst)
+        passes = compared and worst is not None and worst <= row["tolerance"]
+        _same("other tolerances", row["passed"], passes)
+        _same("other tolerances", row["passed"] and row["match_frac"] != 1, False)
+    known, values = certificate["quantiles"], [*certificate["quantiles"].values()]
+    _same("the distribution", bool(known), compared)
+    if compared and None not in values:
+        _same("the distribution", values, sorted(values))
+        errors = [layer["max_rel_err"] for layer in certificate["layers"]]
+        if None not in errors:
+            _near("the distribution", known["1"], max(errors))
 
 
 def _alignment(document: Document) -> None:
@@ -153,8 +193,10 @@ def _alignment(document: Document) -> None:
     total = sum(space["width"] for space in free)
     distinct = sum(space["distinct"] * space["width"] for space in free) / total if total else 1.0
     _near("the alignment", alignment["distinct"], distinct)
-    _same("the alignment", alignment["established"], distinct >= 0.5)
-    everywhere = all(space["distinct"] + space["ambiguous"] / space["width"] >= 0.5 for space in free)
+    worst = [space["worst"] for space in alignment["spaces"]]
+    _same("the alignment", alignment["worst"], None if None in worst else max(worst, default=0.0))
+    _same("the alignment", alignment["established"], distinct >= ESTABLISHED)
+    everywhere = all(space["distinct"] + space["ambiguous"] / space["width"] >= ESTABLISHED for space in free)
     _same("the alignment", alignment["established_everywhere"], everywhere)
 
 
@@ -183,7 +225,18 @@ def _watermark(document: Document) -> None:
     for name in ("fraction", "slack"):
         _same(f"the option '{name}'", given[name], document["options"][name])
     _as_given(mark)
-    if mark["read_from"] == "aligned" and (document["alignment"] is None or not document["alignment"]["established"]):
+    _read_from(mark, document)
+
+
+def _read_from(mark: Document, document: Document) -> None:
+    """The mark is read where the weights force the order, or from the suspect as it was recovered."""
+    place, alignment = mark["read_from"], document["alignment"]
+    _same("the place of the mark", place in ("aligned", "extracted", "recovered"), True)
+    if place == "extracted" and document["containment"] is None:
+        raise VerificationError("the document contradicts itself: the mark was read from what was never extracted")
+    here = [] if alignment is None else [s for s in alignment["spaces"] if s["name"] in mark["spaces"]]
+    free = all(space["pinned"] or space["distinct"] >= ESTABLISHED for space in here)
+    if place == "aligned" and (alignment is None or not alignment["established"] or not free):
         raise VerificationError(
             "the document contradicts itself: the mark was read from an alignment that does not hold"
         )
@@ -222,12 +275,13 @@ def _controls(figures: Document) -> Controls:
 
 def _form(document: Document) -> None:
     form = document["form"]
-    _same("the form", form["kind"] == "folded", bool(form["restored"] or form["folded"]))
+    _same("the form", form["kind"], "folded" if form["restored"] or form["folded"] else "given")
+    _same("the form", form["from_owner"], list(FROM_OWNER) if form["restored"] else [])
 
 
 CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
     structure_holds, program_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds,
-    _watermark, priority_holds, _form,
+    recovery_holds, _watermark, priority_holds, _form,
 )  # fmt: skip
 
 

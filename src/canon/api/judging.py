@@ -281,14 +281,18 @@ def _other_inputs(mine: Mine, example: Example) -> ExampleError | None:
             return False
         return True
 
-    if mine.reference is None or takes(mine.suspect) == takes(mine.reference):
+    program = None if mine.layout_key is None else mine.layout_key.program
+    owner = mine.reference if program is None else program.model()
+    if owner is None or takes(mine.suspect) == takes(owner):
         return None
-    other = "the reference" if takes(mine.suspect) else "the suspect"
+    name = "the reference" if program is None else "the registered model"
+    other = name if takes(mine.suspect) else "the suspect"
     return ExampleError(
         f"the suspect takes other inputs than the owner's network: {other} does not take the example",
         hint="Give an example of the owner's inputs, and a suspect that takes those: put a layer in front of it that "
         "makes its inputs, such as nn.Sequential(nn.Conv2d(3, 1, 1, bias=False), suspect) with weights of 1/3 for one "
-        "of grey images, or leave out the columns of its first layer for channels that the owner's images lack",
+        "of grey images or nn.Upsample(size) for one of another size, or leave out the columns of its first layer for "
+        "channels that the owner's images lack",
     )
 
 

@@ -68,12 +68,27 @@ def function_holds(document: Document) -> None:
     _must(not (exact and rounding), "outputs are moved by rounding, yet both models are exact")
     for item in [*found, *(located["function"] if located is not None else ())]:
         difference, same, problem = item["difference"], item["same_decision"], item["problem"]
-        _must((difference is None) == isinstance(problem, str), "outputs have no difference, and no reason for that")
+        told = problem is None or isinstance(problem, str)
+        _must(told and (difference is None) == (problem is not None), "no difference of outputs, and no reason why")
         _must(difference is None or _number(difference) >= 0, "a difference of outputs is negative")
         _must(same is None or 0 <= _number(same) <= 1, "a share of decisions is none")
         _must(difference is None or item["probes"] > 0, "outputs were compared on no probes")
         moves = item.get("correlation")
         _must(moves is None or abs(_number(moves)) <= 1.001, "a correlation is none")
+
+
+def recovery_holds(document: Document) -> None:
+    """What went is counted space by space, and what was not recovered was not compared."""
+    recovery, compared = document["recovery"], document["function"]["recovered"]
+    _must((recovery is None) == (not compared), "a recovered model was compared, or not, against what was recovered")
+    if recovery is None:
+        return
+    _must(bool(document["options"]["recover"]), "recovery was not asked for, and yet there is one")
+    counts = [space["counts"] for space in recovery["spaces"]]
+    merged = sum(found.get("duplicate", 0) for found in counts)
+    _must(recovery["merged"] == merged, "other channels were merged")
+    _must(recovery["removed"] == sum(sum(x.values()) for x in counts) - merged, "other channels were removed")
+    _must(all(0 <= s["after"] <= s["before"] for s in recovery["spaces"]), "recovery added channels")
 
 
 def containment_holds(document: Document) -> None:

@@ -7,6 +7,7 @@ constant each of them is, and what reads them adds up. Where none passes, as beh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -24,8 +25,8 @@ CONSTANTS_APART: Final = 0.3
 VALUES_APART: Final = 1e-4
 """The same where a scale does not pass what reads them: constants of different values are then no multiples."""
 
-COARSE_VALUES_APART: Final = 1e-2
-"""The same by the portrait of a key, whose numbers are coarse."""
+COARSE_VALUES_APART: Final = 1.1 * math.pi / 256
+"""The same by the portrait of a key, for each number: it is kept as one of 256 angles."""
 
 RESIDUE: Final = 1e-6
 """Constants that are smaller than the largest one by this factor are what rounding left."""
@@ -88,6 +89,12 @@ def join_constants(
         distance=torch.where(found, accepted.distance, 1.0),
     )
     return replace(pairs, flipped=flipped, cosine=cosine), accepted
+
+
+def values_apart(yardstick: Yardstick, reduced: bool) -> float:
+    """How far apart what is known of two constants may be where no scale passes; `reduced`: as a key keeps it."""
+    numbers = yardstick.singles.shape[1] / 2  # on circles
+    return COARSE_VALUES_APART * numbers**0.5 if reduced else VALUES_APART
 
 
 def _size(scales: Mapping[int, Tensor], channels: int) -> Tensor:

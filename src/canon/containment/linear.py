@@ -25,6 +25,9 @@ from canon.verify.side import Side
 NUMBERS: Final = 2
 """Numbers of a row for every channel that rows are sums of."""
 
+CANCELLED: Final = 3e-5
+"""Sums this small against what was added up are rounding."""
+
 RANK: Final = 1e-5
 """Directions that rows have by less, relative to the largest, are rounding."""
 
@@ -195,8 +198,12 @@ def read_as_sums(weight: Tensor, linear: LinearMap, sums: Sums) -> Tensor:
     place = place[:, offset : offset + channels * sums.consumer.repeat]
     columns = place.double().reshape(place.shape[0], channels, -1)
     moved = torch.einsum("rok,oc->rck", columns[:, sums.others], sums.sums.to(columns.device))
+    mass = torch.einsum("rok,oc->rck", columns[:, sums.others].abs(), sums.sums.abs().to(columns.device))
     columns[:, sums.others] = 0.0
-    place.copy_((columns + moved).reshape(place.shape))
+    moved = columns + moved
+    # A row that read nothing of the owner's reads nothing now: what others added to it has cancelled, but for rounding.
+    moved[moved.abs() <= CANCELLED * (mass + columns.abs())] = 0.0
+    place.copy_(moved.reshape(place.shape))
     return changed
 
 

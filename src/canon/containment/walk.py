@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from canon.containment.changed import Changed
-from canon.containment.constants import COARSE_VALUES_APART, CONSTANTS_APART, VALUES_APART, join_constants
+from canon.containment.constants import CONSTANTS_APART, join_constants, values_apart
 from canon.containment.linear import LinearSpaces
 from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
 from canon.containment.mirrors import with_images
@@ -292,7 +292,7 @@ class Walk:
         if free:
             limit = CONSTANTS_APART
             if any(consumer.tap in self.graph.fixed_taps for consumer in space.consumers):
-                limit = COARSE_VALUES_APART if self.portrait.reduced else VALUES_APART
+                limit = values_apart(yardstick, self.portrait.reduced)
             pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels, limit)
             if accepted.told < FEW * channels:
                 pairs, accepted = by_one_direction(step, features, (*labels, self._flips(space)), pairs, accepted)
