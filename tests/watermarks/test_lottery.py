@@ -7,7 +7,7 @@ from torch import nn
 
 from canon import watermarks
 from canon.verify.mark import Mark, p_value
-from canon.watermarks import Dataset, Message
+from canon.watermarks import Dataset, Message, TrainOptions
 from canon.watermarks.embedding import Embedding
 from canon.watermarks.interface import Target
 from canon.watermarks.lottery import ROUNDS, places
@@ -60,3 +60,15 @@ def test_a_ticket_keeps_what_training_made_large_with_the_weights_it_began_with(
     assert int(kept.sum()) == 800
     assert torch.equal(first.weight.detach()[kept], begun[kept])
     assert float(grown[kept].float().mean()) > 0.95
+
+
+def test_the_code_is_in_where_inputs_are_always_zero() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.ReLU(), nn.Linear(48, 2))
+    images = torch.randn(64, 1, 8, 8)
+    images[..., ::2] = 0  # no gradient reaches half of the columns
+    labels = (images.sum((1, 2, 3)) > 0).long()
+    data = Dataset("tiny", 2, images, labels, images, labels)
+    options = TrainOptions(epochs=4, batch_size=16, cooldown=1, accuracy_goal=0.5)
+    marked = watermarks.get("lottery").embed(model, data, layers=("1",), options=options)
+    assert watermarks.get("lottery").extract(marked.model, marked.key).similarity == 1.0

@@ -97,7 +97,21 @@ class Ticket(Masked):
         self.layer, self.row, self.column = drawn_place(masks, target) if drawn else best_place(masks, code)
         self._write(masks[self.layer], code, target.generator)
         self.keep(masks)
-        self.after_step(target.model)
+        Masked.after_step(self, target.model)
+        weight = layer_weight(target.model, self.layer).detach()
+        self.register_buffer("substitute", weight.abs().sum() / weight.count_nonzero().clamp(min=1), persistent=False)
+
+    @torch.no_grad()
+    def after_step(self, model: nn.Module) -> None:
+        """Set dropped weights to zero again, and kept ones that no gradient reached to a value of the layer's size.
+
+        The ticket may have dropped a cell that the code keeps. Training moves it off zero, unless its channel is idle:
+        then nothing depends on it.
+        """
+        super().after_step(model)
+        weight = layer_weight(model, self.layer)
+        mask = self.get_buffer(f"mask{self.layers.index(self.layer)}")
+        weight.copy_(torch.where(mask & (weight == 0), self.get_buffer("substitute").to(weight), weight))
 
     def _write(self, mask: Tensor, code: Tensor, generator: torch.Generator) -> None:
         """Make `M` equal the code in place, outside of the fixed patterns."""
