@@ -22,8 +22,8 @@ from canon.bench.run import RunOptions, Summary, run_suite
 from canon.bench.suite import Suite, load_suite
 from canon.errors import BenchError
 from canon.zoo.training import train_options
+from canon_benchmarks.__main__ import Lines, main
 from canon_benchmarks.cases import Clean
-from canon_benchmarks.run import Lines, main
 
 MODEL = "timm:test_resnet"
 SUITE = """
