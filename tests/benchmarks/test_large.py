@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_a_checkpoint_is_made_in_shards(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_process_grows_with_what_it_takes() -> None:
+    gc.collect()  # of earlier tests
     before = own_bytes(os.getpid())
     with mmap.mmap(-1, 50 << 20) as taken:  # from the system, not from what is free in this process
         taken.write(os.urandom(1 << 20) * 50)

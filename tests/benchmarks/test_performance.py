@@ -36,7 +36,7 @@ def test_steps_take_turns_and_neither_what_warms_up_nor_what_is_prepared_counts(
 def test_a_peak_is_seen_though_the_memory_is_given_back() -> None:
     size = 64 << 20
     extra = peak_extra_bytes(lambda: torch.ones(size // 4).sum(), "cpu")
-    assert extra is None or 0.9 * size < extra < 2 * size
+    assert extra is None or 0.5 * size < extra < 2 * size
 
 
 def test_ratios_are_those_of_the_same_run() -> None:
