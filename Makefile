@@ -9,7 +9,7 @@ FUZZ_COUNT ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 10 --timeout 180 -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help install test demo docs pictures package look lint format bench quick results clean fuzz

@@ -26,6 +26,11 @@ settings.register_profile("nightly", max_examples=1000, deadline=None)
 PROFILE = os.environ.get("CANON_HYPOTHESIS_PROFILE", "default")
 settings.load_profile(PROFILE)
 
+SHOWN = "COLUMNS LINES TERM TERMINAL_WIDTH TTY_COMPATIBLE TTY_INTERACTIVE GITHUB_ACTIONS".split()
+COLOURS = "NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE PY_COLORS".split()
+for variable in SHOWN + COLOURS:  # what is printed looks the same whatever runs the tests
+    os.environ.pop(variable, None)
+
 # The tensors of the tests are small: more threads than one only wait for each other.
 torch.set_num_threads(1)
 

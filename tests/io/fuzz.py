@@ -129,6 +129,7 @@ def observe(
     Path("/proc/self/clear_refs").write_text("5")  # the peak of memory starts anew
     before = _memory("VmHWM")
     watch.seen.clear()
+    sys.dont_write_bytecode = True  # where a module is first imported now, that is not the file's doing
     signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     watch.on = True
     try:
@@ -140,7 +141,7 @@ def observe(
     except BaseException:
         outcome.fault = traceback.format_exc()
     finally:
-        watch.on = False
+        watch.on = sys.dont_write_bytecode = False
         signal.setitimer(signal.ITIMER_REAL, 0)
     outcome.seconds = time.perf_counter() - begun
     outcome.memory = max(0, _memory("VmHWM") - before - path.stat().st_size)
