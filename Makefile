@@ -9,7 +9,7 @@ FUZZ_COUNT ?= 10000
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --retries 10 --timeout 180 -c constraints.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help install test demo docs pictures package look lint format bench quick results clean fuzz
@@ -58,8 +58,10 @@ format: $(STAMP) ## Put the code in its standard form
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
-bench: $(STAMP) ## Measure speed; `python -m canon_benchmarks` lists all measurements
-	$(BIN)/python -m canon_benchmarks speed $(BENCH_FLAGS)
+bench: $(STAMP) ## Measure what small things cost; `canon bench list` names all measurements
+	$(BIN)/canon bench run costs --out build/bench $(BENCH_FLAGS)
+	$(BIN)/canon bench run locate_time --out build/bench $(BENCH_FLAGS)
+	$(BIN)/canon bench report --records build/bench --out build/bench
 
 quick: $(STAMP) ## Run the benchmark's quick suite from nothing
 	rm -rf build/quick

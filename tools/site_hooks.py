@@ -103,7 +103,7 @@ def on_page_content(html: str, *, page: Page, config: MkDocsConfig, files: Files
         return f'<span class="picture-frame">{_BLANK.sub(" ", text)}</span>'
 
     html = _PICTURE.sub(inline, html)
-    if page.file.src_uri.startswith("results/") or page.file.src_uri == "coverage.md":
+    if page.file.src_uri.startswith("results/"):
         html = f'<div class="figures">{_CELL.sub(_mark_sentence, html)}</div>'
     return html
 

@@ -1,34 +1,16 @@
-"""What Canon sees of the families of transformers, and whether it undoes an attack on each.
-
-`python -m canon_benchmarks families [NAME ...]` measures and writes docs/results/families.json and families.md.
-"""
+"""Families of transformers, each by a small member of it."""
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 from torch import nn
 
-import canon
-from canon._environment import environment
-from canon.errors import CanonError
-from canon.graph import arguments, plain
-from canon.graph.experts import channel_tensors
-from canon.graph.outline import seen_share
+from canon.graph import arguments
 from canon.io.folder.examples import config_example
-from canon.verify.coverage import used_tensors
-from canon.verify.function import compare_models, random_probes
 from canon.zoo.compatibility import import_diffusers, import_transformers
-
-RESULTS: Final = Path("docs/results/families.json")
-PAGE: Final = Path("docs/results/families.md")
 
 _TEXT: Final = {
     "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -276,97 +258,3 @@ def build(family: Family, seed: int = 0) -> tuple[nn.Module, tuple[Any, ...]]:
         model = kind(**family.config).eval()
     found = arguments(model, config_example(model))
     return model, found if isinstance(found, tuple) else (found,)
-
-
-@dataclass(frozen=True)
-class Row:
-    """What came of one family."""
-
-    family: str
-    architecture: str
-    front_end: str = ""
-    parameters: int = 0
-    seen: float = 0.0
-    free: int = 0
-    producers: int = 0
-    free_spaces: int = 0
-    hidden: int = 0
-    drift: float | None = None
-    restored: bool = False
-    certified: bool = False
-    seconds: float = 0.0
-    problem: str | None = None
-
-
-def measure(name: str) -> Row:
-    """Trace, attack, recover and certify one family."""
-    family, begun = FAMILIES[name], time.perf_counter()
-    row = {"family": name, "architecture": family.architecture, "hidden": family.hidden}
-    try:
-        model, example = build(family)
-        graph = canon.trace(model, example)
-        sizes = {name: tensor.numel() for name, tensor in channel_tensors(model).items()}
-        held = {p.map for space in graph.spaces if space.pins for p in space.producers}
-        weights = {linear.weight for linear in graph.maps}
-        row |= {
-            "front_end": graph.method,
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "seen": seen_share(graph, sizes, used_tensors(model, example)),
-            "free": len(weights - {graph.maps[index].weight for index in held}),
-            "producers": len(weights),
-            "free_spaces": len(graph.free),
-        }
-        attacked = canon.attack(model, example, ["nso_clique", "nso_split"], ratio=0.25).model
-        calls = {"random": random_probes(example)}
-        row["drift"] = compare_models(attacked, model, calls)[0].difference
-        recovered = canon.recover(attacked, example).model
-        shapes = [{n: tuple(t.shape) for n, t in m.state_dict().items()} for m in (recovered, plain(model))]
-        row["restored"] = shapes[0] == shapes[1]
-        row["certified"] = bool(canon.certify(recovered, model, example).passed)
-    except (CanonError, RuntimeError, ValueError, TypeError, KeyError, IndexError) as error:
-        row["problem"] = f"{type(error).__name__}: {error!s:.200}"
-    return Row(**row, seconds=round(time.perf_counter() - begun, 1))  # type: ignore[arg-type]
-
-
-def page(rows: list[dict[str, Any]]) -> str:
-    """The table for people."""
-    lines = [
-        "# Families of transformers",
-        "",
-        "Made by `python -m canon_benchmarks families` from `families.json`; do not edit.",
-        "",
-        "Small configs, random weights, examples made from the config. *Seen*: share of the numbers that the forward "
-        "pass uses with a place in the graph. *Free / hidden*: free spaces, and how many hidden spaces of MLPs, "
-        "experts or gates the model has, each of which should be among them. Attacked with `nso_clique` and "
-        "`nso_split` at ρ = 0.25, permuted and scaled; *drift* is how far outputs moved, of their range.",
-        "",
-        "| Family | Class | Front end | Seen | Free / producers | Free / hidden | Drift | Restored | Certified |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        drift = "" if row["drift"] is None else f"{row['drift']:.0e}"
-        seen = "100%" if row["seen"] == 1 else f"{row['seen']:.2%}"
-        words = ["yes" if row[key] else "no" for key in ("restored", "certified")]
-        lines.append(
-            f"| {row['family']} | {row['architecture']} | {row['front_end']} | {seen} "
-            f"| {row['free']} / {row['producers']} | {row['free_spaces']} / {row['hidden']} "
-            f"| {drift} | {' | '.join(words)} |"
-        )
-    problems = [f"- {row['family']}: {row['problem']}" for row in rows if row["problem"]]
-    if problems:
-        lines += ["", "What went wrong:", "", *problems]
-    return "\n".join(lines) + "\n"
-
-
-def main(names: Sequence[str]) -> int:
-    """Measure families and write the results; those that were not asked for stay as they were."""
-    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.is_file() else []
-    rows = {row["family"]: row for row in known}
-    for name in names or FAMILIES:
-        rows[name] = asdict(measure(name))
-        sys.stdout.write(f"{rows[name]}\n")
-        sys.stdout.flush()
-        ordered = [rows[family] for family in FAMILIES if family in rows]
-        RESULTS.write_text(json.dumps({"environment": environment(), "rows": ordered}, indent=1) + "\n")
-        PAGE.write_text(page(ordered))
-    return 0

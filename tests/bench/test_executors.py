@@ -20,10 +20,10 @@ COUNT = 8
 
 
 def run(
-    pool: Executor, marks: Path, *, fatal: int | None = None, deaths: int = 0, stop_after: int = 99
+    pool: Executor, marks: Path, *, fatal: int | None = None, deaths: int = 0, stop_after: int = 99, together: int = 1
 ) -> list[Record]:
     done: list[Record] = []
-    job = functools.partial(work, marks=marks, fatal=fatal, deaths=deaths)
+    job = functools.partial(work, marks=marks, fatal=fatal, deaths=deaths, together=together)
     for record in pool.run(job, cases(COUNT), lambda case: Resources(cpus=1), lambda: len(done) >= stop_after):
         done.append(record)
     return done
@@ -45,7 +45,7 @@ def test_here(tmp_path: Path) -> None:
 def test_processes(tmp_path: Path, deaths: int) -> None:
     assert squares(run(executor("processes", jobs=2), tmp_path, fatal=3, deaths=deaths)) == EXPECTED
     assert attempts(tmp_path) == {seed: 2 if seed == 3 and deaths else 1 for seed in range(COUNT)}
-    assert len(workers(tmp_path)) == 2 + deaths
+    assert 2 <= len(workers(tmp_path)) <= 2 + deaths  # the other one may be idle, and take the case again
     assert os.getpid() not in workers(tmp_path)
 
 
@@ -72,6 +72,7 @@ def cluster() -> Iterator[str]:
         root = Path(__file__).parents[2]
         patch.setenv("PYTHONPATH", os.pathsep.join([str(root), str(root / "benchmarks")]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # what else takes memory here ends no worker
         nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
         nodes.add_node(num_cpus=1)
         yield nodes.address
@@ -80,7 +81,7 @@ def cluster() -> Iterator[str]:
 
 @pytest.mark.parametrize("deaths", [0, 1])
 def test_ray(tmp_path: Path, cluster: str, deaths: int) -> None:
-    records = run(executor("ray", address=cluster), tmp_path, fatal=3, deaths=deaths)
+    records = run(executor("ray", address=cluster), tmp_path, fatal=3, deaths=deaths, together=2)
     assert squares(records) == EXPECTED, "no case lost, none twice"
     assert attempts(tmp_path) == {seed: 2 if seed == 3 and deaths else 1 for seed in range(COUNT)}
     assert len(workers(tmp_path)) >= 2

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +22,8 @@ from canon.bench.run import RunOptions, Summary, run_suite
 from canon.bench.suite import Suite, load_suite
 from canon.errors import BenchError
 from canon.zoo.training import train_options
+from canon_benchmarks.__main__ import Lines, main
 from canon_benchmarks.cases import Clean
-from canon_benchmarks.run import Lines, main
 
 MODEL = "timm:test_resnet"
 SUITE = """
@@ -126,28 +125,35 @@ def test_every_executor_gives_the_same_records(run: Callable[..., Summary], tmp_
     assert len(metrics(tmp_path / "here")) == 2
 
 
+KILLED = """
+import os, signal, sys
+from canon.bench.records import Store
+
+add = Store.add
+
+
+def killed(self, record):
+    add(self, record)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+Store.add = killed
+from canon_benchmarks.run import main
+
+main(sys.argv[1:])
+"""
+
+
 def test_a_killed_run_goes_on(cache: Path, suite: Suite, tmp_path: Path) -> None:
     out = tmp_path / "records"
-    arguments = [
-        "-m",
-        "canon_benchmarks",
-        "run",
-        str(tmp_path / "small.toml"),
-        "--out",
-        str(out),
-        "--cache",
-        str(cache),
-    ]
-    process = subprocess.Popen(
-        [sys.executable, *arguments], stderr=subprocess.DEVNULL, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [str(tmp_path / "small.toml"), "--out", str(out), "--cache", str(cache)]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, *words],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    try:
-        while not list(out.glob("small/*.json")):
-            assert process.poll() is None, "the run ended before a record was there"
-            time.sleep(0.02)
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     kept = {path: path.stat().st_mtime_ns for path in out.glob("small/*.json")}
     assert len(kept) == 1
     watcher = Quiet()

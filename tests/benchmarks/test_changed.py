@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ import pytest
 import torch
 
 from canon.bench.cases import read_case
+from canon.bench.lab import Setup
+from canon.bench.measures import measure
 from canon.bench.measures.sheet import Sheet
 from canon.bench.records import Record
 from canon.bench.suite import Suite, check_suite, load_suite
@@ -16,12 +19,12 @@ from canon.bench.tables import suite_page
 from canon.bench.tables.document import markdown
 from canon.errors import BenchError
 from canon.watermarks import Dataset
-from canon_benchmarks import containment_grid
-from canon_benchmarks.cases import Changed
+from canon_benchmarks.cases import Changed, Contained
 from canon_benchmarks.measures import changed as measures
+from canon_benchmarks.measures import contained as measured
 from canon_benchmarks.measures.relative import why_bad
-from canon_benchmarks.model_grid import GridCase
 from canon_benchmarks.schooling import SMALL, School, augmented, part
+from canon_benchmarks.tables import contained as shown
 from tests.bench.samples import ENVIRONMENT
 
 FIGURES: dict[str, Any] = {
@@ -78,17 +81,22 @@ def test_the_page_marks_what_misses_and_where_accuracy_breaks() -> None:
 
 
 def test_the_grid_finds_a_small_network_and_says_what_misses(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {name: containment_grid.STEPS[name] for name in ("nothing", "8 bits")}
-    monkeypatch.setattr(containment_grid, "STEPS", few)
-    record = containment_grid.measure(GridCase("timm:test_resnet", "nso_split", 0.2, 0))
-    assert record["good"]
-    assert record["steps"]["nothing"]["reference"] == [1.0, "contained"]
-    whole = {"model": "squeezenet1_1", "variant": "nso_split", "ratio": 0.2, "seed": 0, **record}
-    assert "## What misses its target\n\nNothing." in containment_grid.page([whole])
-    lost = {**record["steps"], "8 bits": {**record["steps"]["8 bits"], "robust": [0.2, "not decided"]}}
-    text = containment_grid.page([{**whole, "steps": lost}])
+    few = {name: measured.STEPS[name] for name in ("nothing", "8 bits")}
+    for module in (measured, shown):
+        monkeypatch.setattr(module, "STEPS", few)
+    found = measure(
+        Contained(model="timm:test_resnet", attack="nso_split", ratio=0.2), setup=Setup(Path("nothing is trained"))
+    )
+    assert found.good, found.error
+    steps = found.metrics["steps"]
+    assert steps["nothing"]["reference"] == [1.0, "contained"]
+    suite = load_suite("containment_grid")
+    assert "## What misses its target\n\nNothing." in markdown(suite_page(suite, [found]))
+    lost = {**steps, "8 bits": {**steps["8 bits"], "robust": [0.2, "not decided"]}}
+    text = markdown(suite_page(suite, [replace(found, metrics={**found.metrics, "steps": lost})]))
     assert "**0.200** (1 miss)" in text
-    assert "- squeezenet1_1, nso_split, ρ = 0.2, 8 bits, by the robust layout key: 0.2, not decided" in text
+    assert "- timm:test_resnet, nso_split, ρ = 0.2, 8 bits, by the robust layout key: 0.2, not decided" in text
+    assert "- resnet18, ρ = 0.2: nso_zero, nso_clique, nso_split," in text, "what was not run is listed"
 
 
 def relative(kind: str, network: str, **more: Any) -> dict[str, Any]:

@@ -1,27 +1,31 @@
-"""One command for every measurement."""
+"""One command for every suite."""
 
 from __future__ import annotations
 
-import importlib
-import inspect
-
 import pytest
 
-from canon_benchmarks.__main__ import NAMES, main
+from canon.bench.extensions import kinds, part_of
+from canon.bench.suite import check_suite, load_suite, suite_names
+from canon_benchmarks.__main__ import main
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_measurement_is_a_module_with_a_main(name: str) -> None:
-    function = importlib.import_module(f"canon_benchmarks.{name}").main
-    assert len(inspect.signature(function).parameters) == 1
+@pytest.mark.parametrize("name", suite_names())
+def test_every_suite_names_what_exists(name: str) -> None:
+    suite = load_suite(name)
+    check_suite(suite)
+    assert len({case.name for case in suite.cases}) == len(suite.cases)
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_kind_has_its_three_parts(kind: str) -> None:
+    assert part_of(kind, "case").kind == kind
+    assert callable(part_of(kind, "measure"))
+    assert callable(part_of(kind, "blocks"))
 
 
 def test_the_command_lists_and_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     listed = capsys.readouterr().out
-    assert all(f"  {name} " in listed for name in NAMES)
+    assert all(f"  {name} " in listed for name in suite_names())
     assert main(["nine_ponts"]) == 2
     assert "Did you mean 'nine_points'" in capsys.readouterr().err
-    with pytest.raises(SystemExit, match="0"):
-        main(["wrong_keys", "--help"])
-    assert "python -m canon_benchmarks wrong_keys" in capsys.readouterr().out

@@ -1,62 +1,34 @@
-"""Coverage records and the table made from them."""
+"""Which models trace: records, and the table made from them."""
 
 from __future__ import annotations
-
-import json
-from dataclasses import asdict
-from pathlib import Path
 
 import pytest
 import torch
 
-from canon_benchmarks import coverage
-from canon_benchmarks.coverage import Coverage, main, measure, render
+from canon_benchmarks.cases import Traced
+from canon_benchmarks.measures.traced import torchvision_names
 from canon_benchmarks.patterns import PATTERNS
+from tests.benchmarks.measured import committed, measured, page
 from tests.preservation import check_preserved, randomize
-
-DOCS = Path(__file__).parents[2] / "docs"
-
-
-def test_a_failure_is_a_record_with_a_reason() -> None:
-    record = measure("no_such_model", "timm")
-    assert record.failure is not None
-    assert record.failure.startswith("could not be built or traced:")
-    assert record.total == 0
 
 
 def test_the_table_shows_counts_pins_and_failures() -> None:
-    records = [
-        Coverage("resnet18", "torchvision", "fx", 20, 21, 12, 13, 0, (("model output", 1),)),
-        Coverage("odd", "timm", failure="the forward pass cannot be traced"),
-    ]
-    text = render(records)
-    assert "| resnet18 | 20 / 21 | 12 / 13 | 0 | fx | model output ×1 |" in text
+    found = measured(Traced(source="torchvision", model="squeezenet1_1"))
+    assert found.metrics["free"] == found.metrics["total"] - 1
+    assert found.metrics["version"]
+    lost = measured(Traced(source="timm", model="no_such_model"))
+    assert lost.outcome == "failed"
+    text = page(found, lost)
+    assert "| squeezenet1_1 | 25 / 26 | 25 / 26 | 0 | fx | model output ×1 |" in text
     assert "1 of 1 models trace." in text
     assert "0 of 1 models trace." in text
-    assert "- odd: the forward pass cannot be traced" in text
-    assert "- vit_h_14: more than 150 million parameters" in text
+    assert "- no_such_model: " in text
 
 
-def test_the_command_measures_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "torchvision_names", lambda: ("squeezenet1_1",))
-    monkeypatch.setattr(coverage, "timm_names", lambda: ("test_resnet",))
-    main(["--docs", str(tmp_path)])
-    saved = json.loads((tmp_path / "results" / "coverage.json").read_text(encoding="utf-8"))
-    assert [record["name"] for record in saved["records"]] == ["squeezenet1_1", "test_resnet", *PATTERNS]
-    assert set(saved["versions"]) == {"torch", "torchvision", "timm"}
-    table = (tmp_path / "coverage.md").read_text(encoding="utf-8")
-    (tmp_path / "coverage.md").unlink()
-    main(["--docs", str(tmp_path), "--render"])
-    assert (tmp_path / "coverage.md").read_text(encoding="utf-8") == table
-
-
-def test_the_table_in_the_docs_is_made_from_the_records() -> None:
-    records = coverage.load(DOCS / "results" / "coverage.json")
-    assert (DOCS / "coverage.md").read_text(encoding="utf-8") == render(records)
-    torchvision = [record for record in records if record.source == "torchvision"]
-    assert len(torchvision) == 80
-    assert [record.name for record in torchvision if record.failure] == []
-    assert {record.name for record in records if record.source == "timm"} == set(coverage.timm_names())
+def test_the_records_in_the_docs_hold_every_model_of_torchvision() -> None:
+    found = {r.case.model: r.outcome for r in committed("coverage") if r.case.source == "torchvision"}
+    assert set(found) == set(torchvision_names())
+    assert set(found.values()) == {"done"}
 
 
 @pytest.mark.parametrize("name", PATTERNS)
@@ -66,9 +38,3 @@ def test_what_is_written_by_hand_keeps_its_function(name: str) -> None:
     pinned = {linear.weight for linear in graph.maps if any(graph.spaces[row.space].pins for row in linear.rows)}
     head = 1 if name.startswith("resnet") else 5  # a detector's last layers: two of boxes, two of classes, the mean
     assert len(pinned) == head
-
-
-def test_records_survive_saving() -> None:
-    record = Coverage("a", "timm", "fx", 1, 2, 1, 2, 0, (("model output", 1),))
-    plain = json.loads(json.dumps(asdict(record)))
-    assert Coverage(**{**plain, "pins": tuple(map(tuple, plain["pins"]))}) == record

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import pytest
 
-from canon_benchmarks.families import FAMILIES, measure, page
+from canon.bench.suite import load_suite
+from canon_benchmarks.cases import Family
+from canon_benchmarks.families import FAMILIES
+from tests.benchmarks.measured import measured, page
 
 
 def test_a_recurrent_family_comes_through() -> None:
-    row = measure("GRU")
-    assert row.problem is None
-    assert row.seen == 1
-    assert row.restored
-    assert row.certified
-    assert "| GRU | GRU | fx | 100% |" in page([row.__dict__])
+    found = measured(Family(family="GRU"))
+    assert found.good, found.error
+    assert found.metrics["seen"] == 1
+    assert "| GRU | GRU | fx | 100% |" in page(found)
 
 
 def test_there_are_as_many_families_as_promised() -> None:
     assert len(FAMILIES) >= 60
+    assert [case.values["family"] for case in load_suite("families").cases] == list(FAMILIES)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["GPT-2", "Llama", "Phi-3", "ViT"])
 def test_transformers_come_through(name: str) -> None:
     pytest.importorskip("transformers")
-    row = measure(name)
-    assert row.problem is None
-    assert row.seen == 1
-    assert row.free_spaces >= row.hidden
-    assert row.certified
+    found = measured(Family(family=name))
+    assert found.good, found.error
+    assert found.metrics["seen"] == 1
+    assert found.metrics["free_spaces"] >= found.metrics["hidden"]

@@ -12,18 +12,15 @@ import torch
 import canon
 from canon import zoo
 from canon.attacks import attack_with
-from canon.bench.lab import Setup
-from canon.bench.measures import measure
 from canon.bench.records import Record, Store
-from canon.bench.suite import Suite, load_suite
-from canon.bench.tables import suite_page
-from canon.bench.tables.document import markdown
+from canon.bench.suite import load_suite
 from canon.errors import AttackError, BenchError
-from canon_benchmarks.cases import Folded, Hidden, Kept, Noisy, Restored
+from canon_benchmarks.cases import Folded, Kept, Noisy, Restored
 from canon_benchmarks.measures import hidden, kept
 from canon_benchmarks.measures.noisy import disturb
 from canon_benchmarks.subjects import MODELS, gap, inputs, logits, subject
 from tests.bench.samples import ENVIRONMENT
+from tests.benchmarks.measured import measured, page
 
 SMALL: Any = {"model": "squeezenet1_1", "attack": "mix-opseq", "ratio": 0.2}
 ROOT = Path(__file__).parents[2]
@@ -37,20 +34,12 @@ def fresh() -> Iterator[None]:
     hidden.clean_model.cache_clear()
 
 
-def measured(case: Hidden) -> Record:
-    return measure(case, torch.get_num_threads(), setup=Setup(Path("nothing is trained")))
-
-
-def page(*records: Record) -> str:
-    return markdown(suite_page(Suite("mine", "Mine", "About it.", tuple(r.case for r in records)), records))
-
-
 def test_recovery_is_held_against_the_clean_model() -> None:
     found = measured(Restored(**SMALL))
     assert found.good, found.error
     assert found.metrics["shapes"] is True
     assert found.seconds["recover"] > 0
-    assert found.metrics["recovered"] == found.metrics["clean"] < found.metrics["attacked"]  # type: ignore[operator]
+    assert found.metrics["recovered"] == found.metrics["clean"] < found.metrics["attacked"]
     assert "| squeezenet1_1 | 0.2 | 1/1," in page(found)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 from pathlib import Path
 
 import pytest
 
-from canon_benchmarks.large import SIZES, Row, build, measure, own_bytes, page, run, sum_all
+from canon_benchmarks.cases import Large
+from canon_benchmarks.measures.large import COMMANDS, SIZES, build, own_bytes, run, sum_all
+from tests.benchmarks.measured import measured, page
 
 pytest.importorskip("transformers")
 
@@ -22,6 +25,7 @@ def test_a_checkpoint_is_made_in_shards(tmp_path: Path) -> None:
 
 
 def test_memory_of_a_process_grows_with_what_it_takes() -> None:
+    gc.collect()  # of earlier tests
     before = own_bytes(os.getpid())
     with mmap.mmap(-1, 50 << 20) as taken:  # from the system, not from what is free in this process
         taken.write(os.urandom(1 << 20) * 50)
@@ -30,22 +34,16 @@ def test_memory_of_a_process_grows_with_what_it_takes() -> None:
 
 
 def test_a_command_that_fails_is_written_down(tmp_path: Path) -> None:
-    row = run(["recover", str(tmp_path / "nothing"), "-o", str(tmp_path / "out")], "recover", [])
-    assert row.exit_code != 0
-    assert row.seconds > 0
-    assert row.peak > 0
-    assert "error" in row.said
-
-
-def test_the_page_shows_every_row() -> None:
-    row = Row("recover", 12.0, 11.0, 6.0, 5.5, 1_300_000_000, 0, "")
-    result = {"size": "1b", "bytes": 2.2e9, "files": 9, "rows": [vars(row)]}
-    assert "| recover | 12.0 | 11.0 | 2.0 | 6.0 | 5.5 | 1.30 GB | 0 |" in page([result])
+    found = run(["recover", str(tmp_path / "nothing"), "-o", str(tmp_path / "out")], [])
+    assert found["exit_code"] != 0
+    assert found["seconds"] > 0
+    assert found["peak"] > 0
+    assert "error" in found["said"]
 
 
 @pytest.mark.slow
 def test_the_verbs_work_on_a_folder(tmp_path: Path) -> None:
-    rows = [found["row"] for found in measure("small", tmp_path)]
-    assert [row["exit_code"] for row in rows] == [0] * 8
-    again = [found["row"]["what"] for found in measure("small", tmp_path, ["register"])]
-    assert again == ["register"]
+    found = [measured(Large(size="small", command=command), tmp_path) for command in COMMANDS]
+    assert [record.metrics["exit_code"] for record in found] == [0] * 8, [record.error for record in found]
+    assert "| locate by key | " in page(*found)
+    assert measured(Large(size="small", command="register"), tmp_path).good, "what is there is used or made anew"

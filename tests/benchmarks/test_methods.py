@@ -81,7 +81,7 @@ def test_no_method_is_told_widths_and_exact_restores(setup: Setup, monkeypatch: 
     assert record.outcome == "done", record.error
     assert told == [None, None]
     assert found["widths_given"] is False
-    assert found["parameters_attacked"] > found["parameters_clean"]  # type: ignore[operator]
+    assert found["parameters_attacked"] > found["parameters_clean"]
     assert restored(record.metrics, "exact")
     assert found["exact_parameters"] == found["parameters_clean"]
     assert found["exact_tier1_layers"] == found["layers"]

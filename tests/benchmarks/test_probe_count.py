@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from canon_benchmarks.probe_count import study
+from canon_benchmarks.measures.probing import study
 
 
 def test_more_probes_show_more_and_link_nothing_wrong() -> None:

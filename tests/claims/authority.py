@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -165,7 +166,8 @@ class Authority:
             def log_message(self, *_: object) -> None:
                 return None
 
-        with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        with HTTPServer(("127.0.0.1", 0), Handler) as server, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("no_proxy", "*")  # whatever stands between this machine and others
             thread = Thread(target=server.serve_forever, daemon=True)
             thread.start()
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def test_keys_sign_and_their_signatures_hold(kind: str, form: PrivateFormat, tmp
     assert pem == signer_pem(key)
 
 
+@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="there is no ssh-keygen on this machine")
 def test_a_key_of_ssh_keygen(tmp_path: Path) -> None:
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "id")], check=True)
     key = claims.load_key(tmp_path / "id")

@@ -105,7 +105,7 @@ def verb(target: str) -> None:
     with atomic_path(target) as path:
         path.write_text("hal")
         print("writing", flush=True)
-        time.sleep(60)
+        time.sleep(600)
 
 sys.exit(execute(application))
 """
@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_nothing_half_written(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "writing\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=30) == 130
+        assert process.wait(timeout=300) == 130
     assert list(tmp_path.iterdir()) == []
 
 
@@ -143,7 +143,7 @@ def test_a_real_verb_that_is_stopped_leaves_nothing(stop: signal.Signals, status
         assert process.stderr is not None
         assert process.stderr.readline() == "attacking resnet18\n"
         process.send_signal(stop)
-        assert process.wait(timeout=60) == status
+        assert process.wait(timeout=300) == status
         assert "Traceback" not in process.stderr.read()
     assert list(tmp_path.iterdir()) == []
 
@@ -171,7 +171,7 @@ sys.exit(execute(application, ["verb"]))
     ) as process:
         os.close(writing)
         os.close(reading)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
     assert process.returncode == ExitCode.BROKEN_PIPE
     assert errors == b""
 

@@ -160,14 +160,14 @@ def pruned_stream() -> nn.Module:
                 nn.init.uniform_(layer.weight, 0.5, 1.5)
                 nn.init.normal_(layer.bias, 0.0, 0.3)
         net.train()(torch.randn(64, 3, 8, 8))
-    return net.eval()
+    return net.eval().double()  # the figures of float32 are rounded too much for some disguises
 
 
 @pytest.mark.parametrize("by_key", [False, True])
 @pytest.mark.parametrize("attack", ["nso_zero", "nso_clique", "nso_split", "mix-opseq", "mix-opseq-per-merge-group"])
 def test_a_stream_with_pruned_rows_is_all_there(attack: str, by_key: bool) -> None:
     """What cliques added to a row without weights has cancelled; constants of a key are as exact as it keeps them."""
-    net, inputs = pruned_stream(), torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    net, inputs = pruned_stream(), torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)).double()
     suspect = canon.attack(net, inputs, attack, ratio=0.3, seed=1).model
     anchor = {"layout_key": canon.register(net, inputs, seed=0)} if by_key else {"reference": net}
     found = canon.judge(suspect, inputs, **anchor).answers.network

@@ -58,7 +58,7 @@ def fail(kind: str, path: Path) -> None:
 
 
 def dawdle(kind: str, path: Path) -> None:
-    time.sleep(5)
+    time.sleep(60)
 
 
 def hoard(kind: str, path: Path) -> None:
@@ -85,7 +85,8 @@ watch = Watch()
 def outcome_of(reader: Reader, folder: Path) -> Outcome:
     path = folder / "given"
     path.write_bytes(b"")
-    return observe("safetensors", path, 0, watch, reader, seconds=0.5, most=32 << 20)
+    seconds = 0.2 if reader is dawdle else SECONDS
+    return observe("safetensors", path, 0, watch, reader, seconds=seconds, most=32 << 20)
 
 
 @pytest.fixture

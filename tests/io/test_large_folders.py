@@ -34,7 +34,7 @@ mapped.LARGE = 1 << (15 if streamed else 60)
 
 import canon
 from canon.io.loading import read_model
-from canon_benchmarks import large
+from canon_benchmarks.measures import large
 
 place, blocks = Path(sys.argv[1]), int(sys.argv[2])
 numbers = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": blocks, "num_attention_heads": 8,

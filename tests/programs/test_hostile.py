@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from canon.errors import TraceError
 from canon.graph import trace
 from canon.normal import Outline, house, outline_of
 from canon.normal.nodes import NotNormal
+from tests.patience import within
 from tests.programs.small import example, key, owner
 
 
@@ -63,28 +63,23 @@ class ManyOperations(nn.Module):
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_module_of_too_many_operations_is_refused(asks: bool) -> None:
-    started = time.process_time()
-    with pytest.raises(TraceError, match=r"more than (20|12),000 operations"):
+    with within(10), pytest.raises(TraceError, match=r"more than (20|12),000 operations"):
         trace(ManyOperations(40_000, asks=asks).eval(), example().float())
-    assert time.process_time() - started < 10
 
 
 def test_two_thousand_layers() -> None:
-    started = time.process_time()
     suspect = many_layers(2_000)
-    found = house(suspect, suspect, example())
+    with within(10):
+        found = house(suspect, suspect, example())
     assert found.whole
     assert not found.missing
-    assert time.process_time() - started < 10
 
 
 def test_three_hundred_dense_skips() -> None:
-    started = time.process_time()
     suspect = dense_skips(12)
     assert house(suspect, suspect, example()).whole
-    with contextlib.suppress(NotNormal):
+    with within(20), contextlib.suppress(NotNormal):
         house(dense_skips(300), owner(), example())
-    assert time.process_time() - started < 20
 
 
 def test_two_kinds_of_programs_that_keys_refuse() -> None:

@@ -23,6 +23,9 @@ NEEDED = bool(os.environ.get("CANON_REQUIRE_BROWSER"))
 """Whether a missing browser is a failure, as it is in continuous integration."""
 
 PHONE, DESKTOP = 390, 1280
+PATIENCE = 300_000
+"""Milliseconds that a browser on a busy machine may take for anything."""
+
 CONTRAST = """
 () => {
   const parts = (colour) => colour.match(/[\\d.]+/g).slice(0, 3).map(Number);
@@ -74,7 +77,7 @@ def browser() -> Iterator[Browser]:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        started = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"], timeout=PATIENCE)
         yield started
         started.close()
 
@@ -89,6 +92,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def visit(browser: Browser, path: Path, width: int = DESKTOP, scheme: Literal["light", "dark"] = "light") -> Visit:
     page = browser.new_page(viewport={"width": width, "height": 844}, color_scheme=scheme)
+    page.set_default_timeout(PATIENCE)
     seen = Visit(page)
     page.on("request", lambda request: seen.requests.append(request.url))
     page.on("console", lambda message: seen.messages.append(message.text))

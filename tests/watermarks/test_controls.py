@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,10 +18,9 @@ from canon.errors import WatermarkError
 from canon.watermarks import Controls, Message, Reader, riga21
 from canon.watermarks.controls import COUNT, KINDS, Kind, Recorder, altered
 from canon.watermarks.layers import layer_weight
-from canon_benchmarks.wrong_keys import drawn_keys, figures, small_data, trained_keys
+from canon_benchmarks.measures.wrong import drawn_keys, figures, small_data, trained_keys
+from tests.benchmarks.measured import committed
 from tests.liars.victims import images, victim
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def controls_of(matched: np.ndarray, total: int, alone: bool = True) -> Controls:
@@ -134,7 +132,7 @@ def test_controls_can_be_drawn_again_and_touch_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["ipr_gan", "deepsigns"])
 def test_p_values_of_wrong_keys_are_not_too_small(name: str) -> None:
-    """The quick version of `python -m canon_benchmarks wrong_keys`."""
+    """The quick version of `canon bench run wrong_keys`."""
     torch.set_num_threads(1)
     rows = list(drawn_keys(watermarks.get(name), small_data(), 50))
     assert kstest([row[1] for row in rows], "uniform", alternative="greater").pvalue > 1e-4
@@ -154,15 +152,14 @@ def test_the_test_of_p_values_can_fail() -> None:
 
 
 def test_published_p_values_are_good() -> None:
-    document = json.loads((RESULTS / "wrong_keys.json").read_text(encoding="utf-8"))
-    assert list(document["schemes"]) == list(watermarks.names())
-    for name, row in document["schemes"].items():
-        assert row["carries_alone"] == watermarks.get(name).carries_alone
-        for kind, least in {"drawn": 2_000, **({} if row["carries_alone"] else {"trained": 200})}.items():
-            assert row[kind]["keys"] >= least
-            assert row[kind]["test_p_value"] > 0.001
-            assert row[kind]["share_at_most"]["1e-06"] == 0
-            assert row[kind]["void"] <= 0.001 * row[kind]["keys"]
+    found = {(r.case.scheme, r.case.keys): r.metrics for r in committed("wrong_keys")}
+    trained = [(name, "trained") for name in watermarks.names() if not watermarks.get(name).carries_alone]
+    assert set(found) == {*((name, "drawn") for name in watermarks.names()), *trained}
+    for (_, kind), row in found.items():
+        assert row["keys"] >= (2_000 if kind == "drawn" else 200)
+        assert row["test_p_value"] > 0.001
+        assert row["share_at_most"]["1e-06"] == 0
+        assert row["void"] <= 0.001 * row["keys"]
 
 
 def centred(with_moved: bool, monkeypatch: pytest.MonkeyPatch) -> Controls:

@@ -132,7 +132,7 @@ def _good(sheet: Sheet) -> bool:
     """As long as the model is worth stealing, it is found."""
     found = sheet.metrics
     return not found["kept"] or (
-        float(found["reference_coverage"]) >= BY_REFERENCE  # type: ignore[arg-type]
-        and float(found["robust_coverage"]) >= BY_ROBUST_KEY  # type: ignore[arg-type]
+        float(found["reference_coverage"]) >= BY_REFERENCE
+        and float(found["robust_coverage"]) >= BY_ROBUST_KEY
         and all(found[f"{way}_network"] in RELATED for way in ("reference", "robust"))
     )

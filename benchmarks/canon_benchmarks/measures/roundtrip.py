@@ -50,8 +50,8 @@ def measure_roundtrip(case: Roundtrip, setup: Setup, sheet: Sheet) -> None:
         assert certificate is not None, "a network is held against its own reference"
         verdict, worst = found.evidence["verdict"]["kind"], short(certificate.max_rel_err)
         gaps = {
-            "suspect_gap": short(gap(run_file(suspected, given), expected)),
-            "recovered_gap": short(gap(run_file(recovered, given), expected)),
+            "suspect_gap": short(gap(run_file(suspected, given)[0], expected)),
+            "recovered_gap": short(gap(run_file(recovered, given)[0], expected)),
         }
         sheet.note(
             verdict=verdict, layers=len(certificate.layers), max_rel_err=worst, match_frac=certificate.match_frac,
@@ -79,7 +79,7 @@ def anonymize(path: Path) -> None:
     onnx.save(model, path)
 
 
-def run_file(path: Path, given: Tensor) -> Tensor:
+def run_file(path: Path, *given: Tensor) -> list[Tensor]:
     """What onnxruntime computes for these inputs, in float64."""
     try:
         import onnxruntime
@@ -87,6 +87,7 @@ def run_file(path: Path, given: Tensor) -> Tensor:
         raise MissingExtraError("onnxruntime", "onnx") from error
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
+    options.log_severity_level = 4
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    (port,) = session.get_inputs()
-    return torch.from_numpy(session.run(None, {port.name: given.numpy()})[0]).double()
+    feeds = {port.name: x.numpy() for port, x in zip(session.get_inputs(), given, strict=True)}
+    return [torch.from_numpy(array).double() for array in session.run(None, feeds)]

@@ -101,7 +101,7 @@ def _cells(records: Sequence[Record]) -> tuple[str, ...]:
 
 def _least(records: Sequence[Record], way: str, wanted: float) -> str:
     least = min(values_of(records, f"{way}_coverage"))
-    missed = any(r.metrics["kept"] and r.metrics[f"{way}_coverage"] < wanted for r in records)  # type: ignore[operator]
+    missed = any(r.metrics["kept"] and r.metrics[f"{way}_coverage"] < wanted for r in records)
     return f"**{least:.3f}**" if missed else f"{least:.3f}"
 
 

@@ -10,7 +10,7 @@ from canon.bench.records import Record
 from canon.bench.tables.common import by, distinct, values_of
 from canon_benchmarks.cases import UNCHANGED
 from canon_benchmarks.measures.changed import KEPT
-from canon_benchmarks.tables.figures import SETTINGS, _pyplot, _svg
+from canon_benchmarks.tables.figures import SETTINGS, pyplot, svg_of
 
 CHANGES: Final = {
     "noise:relative=": "noise, of each weight",
@@ -32,7 +32,7 @@ LINES: Final = {
 
 def draw_changed(records: Sequence[Record]) -> str:
     """A row for each kind of change, a column for each architecture."""
-    plot: Any = _pyplot()
+    plot: Any = pyplot()
     models = distinct(record.case.model for record in records)
     changes = [start for start in CHANGES if any(_step(r).startswith(start) for r in records)]
     with plot.rc_context(SETTINGS):
@@ -51,7 +51,7 @@ def draw_changed(records: Sequence[Record]) -> str:
                     axes.set_title(model, fontsize=9)
         figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=len(LINES), frameon=False, fontsize=8)
         figure.tight_layout(rect=(0, 0.4 / size[1], 1, 1))
-        return _svg(plot, figure)
+        return svg_of(plot, figure)
 
 
 def _step(record: Record) -> str:

@@ -48,7 +48,7 @@ class Panel:
 
 def draw_lines(panels: Sequence[Panel], axis: str, *, slanted: bool = False) -> str:
     """Panels side by side, two in a row, with one legend; seconds upwards, from zero."""
-    plot = _pyplot()
+    plot = pyplot()
     with plot.rc_context(SETTINGS):
         columns = min(2, len(panels))
         rows = -(-len(panels) // columns)
@@ -73,7 +73,7 @@ def draw_lines(panels: Sequence[Panel], axis: str, *, slanted: bool = False) -> 
         figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=3, frameon=False)
         # The legend has two rows at most; what is above it belongs to the panels.
         figure.tight_layout(rect=(0, 0.55 / (2.7 * rows + 0.6), 1, 1))
-        return _svg(plot, figure)
+        return svg_of(plot, figure)
 
 
 STEPS: Final = (
@@ -85,7 +85,7 @@ STEPS: Final = (
 
 def draw_similarity(records: Sequence[Record]) -> str:
     """Every case's similarity at the three steps, by scheme, one panel per architecture."""
-    plot = _pyplot()
+    plot = pyplot()
     models = distinct(record.case.model for record in records)
     schemes = distinct(record.case.scheme for record in records)
     with plot.rc_context(SETTINGS):
@@ -99,7 +99,7 @@ def draw_similarity(records: Sequence[Record]) -> str:
         for axes, model in zip(grid.flat, models, strict=False):
             for offset, (metric, label, style) in enumerate(STEPS):
                 points = [
-                    (index + 0.22 * (offset - 1), float(value))  # type: ignore[arg-type]
+                    (index + 0.22 * (offset - 1), float(value))
                     for index, scheme in enumerate(schemes)
                     for record in by(records, model=model, scheme=scheme)
                     if (value := record.metrics.get(metric)) is not None
@@ -113,10 +113,11 @@ def draw_similarity(records: Sequence[Record]) -> str:
             axes.set_ylabel("similarity")
         figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=3, frameon=False)
         figure.tight_layout(rect=(0, 0.35 / height, 1, 1))
-        return _svg(plot, figure)
+        return svg_of(plot, figure)
 
 
-def _svg(plot: Any, figure: Any) -> str:
+def svg_of(plot: Any, figure: Any) -> str:
+    """A figure as text, and closed."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     plot.close(figure)
@@ -124,15 +125,16 @@ def _svg(plot: Any, figure: Any) -> str:
     return "\n".join(line.rstrip() for line in buffer.getvalue().splitlines()) + "\n"
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
+    """matplotlib, drawing to files."""
     try:
         import matplotlib
     except ModuleNotFoundError as error:
         raise MissingExtraError("matplotlib", "report") from error
     matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib import pyplot as plot
 
-    return pyplot
+    return plot
 
 
 assert set(ATTACKS.values()) < set(COLOURS), "every attack has a colour"

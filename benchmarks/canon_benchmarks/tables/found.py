@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 from canon.bench.cases import TWIN
 from canon.bench.records import Record
 from canon.bench.tables.common import all_of, attack_name, by, canonical_only, distinct, values_of
-from canon.bench.tables.document import Block, Heading, Page, Paragraph, Table
+from canon.bench.tables.document import Block, Heading, Page, Paragraph
 from canon_benchmarks.cases import Runtime
 from canon_benchmarks.measures.methods import restored
+from canon_benchmarks.tables.extractor import extractor_blocks, span
 from canon_benchmarks.tables.methods import NAMES
 from canon_benchmarks.tables.published import published, published_rows
 
 NAME: Final = "what_we_found"
-STRANGERS: Final = "riga_strangers.json"
-"""Beside the folder of records; `python -m canon_benchmarks riga_strangers` makes it."""
+STRANGERS: Final = "riga_strangers"
+"""A suite."""
 
 Records = Sequence[Record]
 
@@ -27,7 +26,7 @@ OTHER_MODELS: Final = ("efficientnet_b0", "inception_v3", "densenet121")
 """The paper's beside resnet18."""
 
 
-def found_page(found: Mapping[str, Records], beside: Path) -> Page | None:
+def found_page(found: Mapping[str, Records]) -> Page | None:
     """The page, of all that there are records for; None where there is nothing to say."""
     blocks: list[Block] = []
     for title, suite, say in FINDINGS:
@@ -35,9 +34,9 @@ def found_page(found: Mapping[str, Records], beside: Path) -> Page | None:
         text = say(done) if done else None
         if text is not None:
             blocks += [Heading(title), Paragraph(text)]
-    strangers = beside / STRANGERS
-    if blocks and strangers.exists():
-        blocks += _strangers(json.loads(strangers.read_text(encoding="utf-8"))["rows"])
+    if blocks and STRANGERS in found:
+        blocks += [Heading("To whom the extractor of riga21 says its message")]
+        blocks += extractor_blocks(STRANGERS, found[STRANGERS])
     if not blocks:
         return None
     first = Paragraph(
@@ -47,16 +46,6 @@ def found_page(found: Mapping[str, Records], beside: Path) -> Page | None:
         "is not measured, it says “likely” or “not known”."
     )
     return Page(NAME, "What we found", (first, *blocks))
-
-
-def span(values: Iterable[float]) -> str:
-    """Smallest, largest and mean.
-
-    >>> span([0.25, 0.75])
-    '0.25 to 0.75, 0.50 on average'
-    """
-    given = list(values)
-    return f"{min(given):.2f} to {max(given):.2f}, {statistics.fmean(given):.2f} on average"
 
 
 def _paper(metric: str, **wanted: object) -> list[float]:
@@ -191,7 +180,7 @@ def _canonical(records: Records) -> str | None:
 def _clean(records: Records) -> str | None:
     bad = [record for record in records if not record.good]
     where = ", ".join(distinct(f"{r.case.scheme} on {r.case.model}" for r in bad))
-    largest = max((float(r.metrics["parameter_false_positives"]) for r in bad), default=0.0)  # type: ignore[arg-type]
+    largest = max((float(r.metrics["parameter_false_positives"]) for r in bad), default=0.0)
     gap = max(values_of(records, "delta_similarity"))
     theirs = max(row["delta_similarity"] for row in published_rows("clean"))
     return (
@@ -278,33 +267,6 @@ def _riga_cifar(records: Records) -> str | None:
         "is then void, however well the network itself agrees; in so few epochs the extractor does not learn to be "
         "silent."
     )
-
-
-def _strangers(rows: Sequence[Mapping[str, Any]]) -> list[Block]:
-    """What the extractors of riga21 say to whom."""
-    table = []
-    for weight in distinct(row["weight"] for row in rows):
-        part = [row for row in rows if row["weight"] == weight]
-        others = [[value for row in part for value in row[name]] for name in ("strangers", "untrained")]
-        cells = [[row[name] for row in part] for name in ("own", "recovered_alone")] + others
-        high = f"{sum(value >= 0.85 for value in others[0])}/{len(others[0])}"
-        table.append((f"{weight:g}", *(span(values) for values in cells), high))
-    head = (
-        "weight of unmarked vectors", "own model", "own, recovered alone", "strangers", "untrained networks",
-        "strangers that read 0.85 or more",
-    )  # fmt: skip
-    return [
-        Heading("To whom the extractor of riga21 says its message"),
-        Paragraph(
-            "Small networks on the digits, three seeds, the same four strangers for each (`python -m "
-            "canon_benchmarks riga_strangers`, "
-            f"`{STRANGERS}`). With a weight of 0 the extractor never sees an unmarked vector: it then reads the "
-            "message after recovery alone, wherever channels lie, and from most strangers, or its very opposite. "
-            "The paper's Tier 2 of riga21 looks like that; whether it has that cause is not known. With the "
-            "weight that we use, 10, nobody but the owner's own model reads it."
-        ),
-        Table.of(head, table),
-    ]
 
 
 FINDINGS: Final[tuple[tuple[str, str, Callable[[Records], str | None]], ...]] = (

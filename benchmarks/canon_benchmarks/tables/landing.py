@@ -26,8 +26,6 @@ Count = Callable[[Sequence[Record]], str]
 BESIDE: Final = {
     "what_we_found.md": "Where our numbers differ from the paper's, and why",
     "properties.md": "What a defence must provide: the paper's table 1, with evidence",
-    "containment_grid.md": "Containment in thirteen architectures",
-    "locate_time.md": "What locating costs",
 }
 """Pages that are not made of a suite's records; they lie beside the folder of records, and are named where they do."""
 
@@ -37,7 +35,7 @@ def first_pages(shown: Shown, missing: Sequence[Suite] | None, beside: Path) -> 
     pages = [landing_page(shown, missing, beside)]
     if missing is None:
         return pages
-    found = found_page({name: records for name, (_, records) in shown.items()}, beside)
+    found = found_page({name: records for name, (_, records) in shown.items()})
     return pages + ([found] if found else [])
 
 

@@ -22,7 +22,7 @@ def roundtrip_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
 
 def _row(record: Record) -> tuple[str, ...]:
     case, found = record.case, record.metrics
-    sizes = [f"{found[f'{file}_bytes'] / 1e6:.0f}" for file in ("suspect", "recovered")]  # type: ignore[operator]
+    sizes = [f"{found[f'{file}_bytes'] / 1e6:.0f}" for file in ("suspect", "recovered")]
     gaps = [f"{found[f'{file}_gap']:.1e}" for file in ("suspect", "recovered")]
     worst = f"{found['max_rel_err']:.1e}"
     return case.model, case.norms, case.names, f"{found['verdict']}", worst, f"{found['layers']}", *sizes, *gaps

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -37,8 +38,14 @@ def row(suite: str, record: Record) -> dict[str, Any]:
         ("seconds", record.seconds),
         ("environment", record.environment),
     ):
-        flat |= {f"{prefix}.{name}": value for name, value in values.items()}
+        flat |= {f"{prefix}.{name}": _cell(value) for name, value in values.items()}
     return flat
+
+
+def _cell(value: Any) -> Any:
+    """A value that one cell can hold: what has parts within parts becomes JSON."""
+    nested = isinstance(value, dict) or (isinstance(value, list) and any(isinstance(p, list | dict) for p in value))
+    return json.dumps(value) if nested else value
 
 
 def export(folder: Path, target: Path, suites: Iterable[str] = (), *, force: bool = False) -> int:

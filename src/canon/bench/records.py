@@ -24,8 +24,8 @@ VERSION: Final = 1
 Outcome = Literal["done", "refused", "failed"]
 """Measured; or the attack would not be carried out; or something went wrong."""
 
-Value = str | int | float | bool | list[str] | list[float] | None
-"""What a metric can be."""
+Value = Any
+"""What a metric can be: whatever JSON can hold."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
@@ -23,6 +23,8 @@ def plain(model: nn.Module) -> nn.Module:
     """
     while isinstance(model, SHELLS) or isinstance(getattr(model, "_orig_mod", None), nn.Module):
         model = model.module if isinstance(model, SHELLS) else model._orig_mod  # type: ignore[assignment]
+    if isinstance(model, fx.GraphModule) and "eval" in vars(model):
+        model = _unguarded(model)
     if not isinstance(model, nn.Module) or not any(_made(module) for module in model.modules()):
         return model
     computed = {
@@ -65,3 +67,14 @@ def _hooked(module: nn.Module) -> Iterator[Callable[[], Any]]:
             yield partial(remove_spectral_norm, module, hook.name)
         elif isinstance(hook, prune.BasePruningMethod):
             yield partial(prune.remove, module, hook._tensor_name)
+
+
+def _unguarded(exported: fx.GraphModule) -> fx.GraphModule:
+    """What torch.export made, as an ordinary module: without checks of its inputs, and with a mode that can be told."""
+    graph = fx.Graph()
+    graph.output(graph.graph_copy(exported.graph, {}))
+    for node in list(graph.nodes):
+        if node.op == "call_module" and not node.users:
+            graph.erase_node(node)
+    graph.set_codegen(exported.graph._codegen)
+    return fx.GraphModule(exported, graph).eval()

@@ -146,7 +146,7 @@ def check_model(model: nn.Module) -> None:
             hint="Pass the original torch.nn.Module",
         )
     for name, module in modules_of(model):
-        if module.training:
+        if module.training and type(module) is not nn.Module:  # a module without a forward pass only holds others
             what = f"the layer {type(module).__name__}" if name else "the model"
             raise TrainingModeError(
                 f"{what} is in training mode", where=name or None, hint="Call model.eval() before tracing"

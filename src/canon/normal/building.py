@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Mapping
 from math import prod
 from typing import Any, Final
@@ -36,8 +37,10 @@ class Builder:
             values: By linear map of the owner's program.
             tensors: By other layer or tensor of it.
         """
-        known = next((v.weight for v in values.values() if isinstance(v, Linear)), None)
-        self.like = torch.empty(0) if known is None else torch.empty(0, dtype=known.dtype, device=known.device)
+        known = [v.weight for v in values.values() if isinstance(v, Linear)]
+        if known:  # casts are no part of a normal form: all numbers get the type that most layers have
+            kind = Counter(weight.dtype for weight in known).most_common(1)[0][0]
+            self.like = torch.empty(0, dtype=kind, device=known[0].device)
         norms: dict[str, tuple[Node, Written]] = {}
         for node, value in values.items():
             if isinstance(value, Linear) and node.value.tensors:
@@ -76,6 +79,7 @@ class Builder:
     def bare_layer(self, owner: Linear, value: Linear) -> None:
         """Tensors that a function of the owner's program reads."""
         weight, bias = owner.tensors
+        owner = owner.whole or owner
         said = [(v.groups, v.dilation, v.padding) for v in (owner, value)]
         if said[0] != said[1] or (not bias and value.bias is not None):
             raise NotNormal("the owner's program says more of a layer than the suspect's numbers allow", where=weight)
@@ -204,6 +208,9 @@ class Builder:
         for module in result.modules():
             if not isinstance(module, fx.GraphModule):
                 update_sizes(module)
+        for tensor in (*result.parameters(), *result.buffers()):
+            if tensor.is_floating_point() and tensor.dtype != self.like.dtype:
+                tensor.data = tensor.data.to(self.like.dtype)
         return result.eval()
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from canon.normal.items import geometry
 from canon.normal.kernels import behind, dense, in_groups, preceded, scaled, spread
 from canon.normal.nodes import Affine, Linear, Node
+from canon.normal.positions import in_place_of
 
 MOST_WAYS: Final = 64
 """Ways to divide a chain that are tried."""
@@ -229,6 +230,8 @@ def _place(values: dict[Node, Written], places: Sequence[Node], value: Affine | 
 
 def like(value: Linear, owner: Linear) -> Linear | None:
     """A layer with the owner's groups, gaps and at least its kernel; None where it computes something else."""
+    if owner.whole is not None:
+        return in_place_of(value, owner.whole)
     if value.transposed is not None or owner.transposed is not None:
         mine, yours = (
             (v.transposed, v.stride, v.padding, v.dilation, v.groups, v.weight.shape[2:]) for v in (value, owner)

@@ -9,41 +9,37 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx
 
+from canon.graph.names import writes_in_place
 from canon.normal.nodes import Affine, Linear, Node
 
 CONVOLUTIONS: Final = ("conv1d", "conv2d", "conv3d")
 FUNCTIONS: Final = frozenset({*CONVOLUTIONS, "linear", "addmm", "mm", "matmul", "batch_norm", "unfold"})
 """Functions that are layers where their tensors are the model's."""
 
-COMPUTED: Final = frozenset(
-    "permute transpose t mT movedim reshape view flatten squeeze unsqueeze contiguous clone detach mul add sub div neg "
-    "truediv multiply divide flip cat concat stack to float double sqrt rsqrt reciprocal pow expand index_select "
-    "getitem".split()
-)
-"""Functions of tensors alone that are computed at once."""
-
 MOST: Final = 1 << 28
 """Numbers of the largest tensor that is computed."""
 
 
-def computed(name: str, node: fx.Node, tensors: Mapping[fx.Node, Tensor]) -> Tensor | None:
-    """What a function gives that reads nothing but tensors of the model; None where it is none of those above."""
-    if name not in COMPUTED:
+def computed(node: fx.Node, tensors: Mapping[fx.Node, Any]) -> Tensor | tuple[Tensor, ...] | None:
+    """What a function gives that reads nothing but tensors of the model; None where it changes them or asks chance."""
+    if writes_in_place(node, None) or "out" in node.kwargs:
         return None
-
-    def given(value: Any) -> Any:
-        return fx.map_arg(value, lambda n: tensors[n].detach())
-
-    args, kwargs = given(node.args), given(node.kwargs)
+    args, kwargs = fx.map_arg((tuple(node.args), dict(node.kwargs)), lambda n: tensors[n])
+    target: Any = node.target
     try:
-        with torch.no_grad():
-            target: Any = node.target
-            made = (
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            made, again = (
                 getattr(args[0], target)(*args[1:], **kwargs) if node.op == "call_method" else target(*args, **kwargs)
+                for _ in range(2)
             )
     except Exception:
         return None
-    return made if isinstance(made, Tensor) and made.numel() <= MOST else None
+    one, two = (tuple(x) if isinstance(x, list | tuple) else (x,) for x in (made, again))
+    if not all(isinstance(t, Tensor) and t.numel() <= MOST for t in one):
+        return None
+    if not all(t.is_meta or torch.equal(t, u) for t, u in zip(one, two, strict=True)):
+        return None
+    return made.detach() if isinstance(made, Tensor) else one
 
 
 def functional(name: str, node: fx.Node, values: Mapping[fx.Node, Node], shape: Any) -> Linear | Affine | None:
@@ -129,8 +125,10 @@ def _operands(name: str, node: fx.Node) -> dict[str, Any] | None:
         names = ("input", "weight")
     elif name == "linear":
         names = names[:3]
-    elif name == "batch_norm":
+    elif name == "batch_norm" and node.target is torch.nn.functional.batch_norm:
         names = ("input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+    elif name == "batch_norm":  # torch's own, which that one calls
+        names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn")
     if len(node.args) > len(names) or set(node.kwargs) - set(names):
         return None
     found = {**dict(zip(names, node.args, strict=False)), **node.kwargs}

@@ -24,8 +24,9 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
+from canon.normal.positions import ranks
 from canon.normal.respelling import respelled
-from canon.normal.simplify import simplify, telling
+from canon.normal.simplify import ONE_POSITION, simplify, telling
 from canon.normal.turning import Tangled, turn
 
 SAME_OUTPUTS: Final = 1e-4
@@ -105,11 +106,12 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
 def _housed(suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int]) -> Housed:
     theirs = program_graph(owner, fitting(example, owner))
     plan = lower(owner, fitting(example, owner), theirs, owner=True)
-    simplify(plan, weights=False)
-    plan_items = items_of(plan)
-    wanted, kept = outputs_of(plan, plan_items), telling(plan)
     program = program_graph(suspect, fitting(example, suspect))
     mine = lower(suspect, fitting(example, suspect), program)
+    alike = {ONE_POSITION} if ranks(plan) == ranks(mine) else set()
+    simplify(plan, weights=False, kept=alike)
+    plan_items = items_of(plan)
+    wanted, kept = outputs_of(plan, plan_items), telling(plan) | alike
     try:
         steps, items, found = _matched(mine, plan_items, wanted, kept, turned)
         count = len(mine.output.inputs)
@@ -178,7 +180,7 @@ def has_ties(owner: nn.Module, example: Any) -> bool:
     """Whether a program has operands that structure does not tell apart; False where it cannot be read."""
     try:
         plan = lower(owner, example, owner=True)
-        simplify(plan, weights=False)
+        simplify(plan, weights=False, kept={ONE_POSITION})
         items = items_of(plan)
         given = outputs_of(plan, items)
         return bool(match(items, given, items, given).ties)

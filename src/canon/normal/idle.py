@@ -13,7 +13,9 @@ from canon.normal.nodes import Affine, Graph, Linear, Node
 ROUNDINGS = 4
 """An identity that was written as a quotient or a root may be off by so many roundings of float32."""
 
-KEEPS_SIGN = ("max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool", "mean of positions", "flatten")
+KEEPS_SIGN = (
+    "max_pool", "avg_pool", "adaptive_avg_pool", "adaptive_max_pool", "mean of positions", "flatten", "positions"
+)  # fmt: skip
 
 
 def drop_identities(graph: Graph) -> list[str]:

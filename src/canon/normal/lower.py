@@ -142,6 +142,7 @@ class _Lowering:
         self.names: dict[fx.Node, list[fx.Node]] = {}
         self.position = {node: index for index, node in enumerate(graph.nodes)}
         self.inputs: list[Node] = []
+        self.parts: dict[Node, tuple[Tensor, ...]] = {}
         self.curves = Curves(dict(model.named_modules()))
 
     def run(self) -> Graph:
@@ -261,12 +262,15 @@ class _Lowering:
         name = self.called(node)
         label, inputs = self.template((node.args, node.kwargs))
         plain = Node("call", inputs, (name or str(node.target), label))
+        if inputs and not self.owner and all(v.kind == "tensor" or v in self.parts for v in inputs):
+            made = computed(node, {n: self.parts.get(v := self.values[n], v.value) for n in node.all_input_nodes})
+            if isinstance(made, Tensor):
+                return Node("tensor", value=made, name=node.name, shape=tuple(made.shape))
+            if made is not None:
+                self.parts[plain] = made
+            return plain
         if name is None or "out" in node.kwargs:
             return plain
-        if inputs and not self.owner and all(value.kind == "tensor" for value in inputs):
-            tensors = {n: self.values[n].value for n in node.all_input_nodes}
-            made = computed(name, node, tensors)
-            return plain if made is None else Node("tensor", value=made, name=node.name, shape=tuple(made.shape))
         if name in SUMS or name in PRODUCTS or name in QUOTIENTS:
             return self.arithmetic(node, name, inputs) or plain
         if name in FUNCTIONS:

@@ -52,6 +52,9 @@ class Linear:
     turned: bool = False
     """Whether that function reads the weight the other way around."""
 
+    whole: Linear | None = None
+    """The convolution that a linear layer is, over all of its input."""
+
     @property
     def rank(self) -> int:
         """Spatial axes."""

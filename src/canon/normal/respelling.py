@@ -31,6 +31,7 @@ SHARED: Final = 8
 """Values that one stretch may read."""
 
 
+FLAT: Final = ("flatten", (1,))
 LAYOUTS: Final = ("permute", "transpose", "movedim", "swapaxes", "flatten", "unflatten", "reshape", "view")
 BOTH: Final = frozenset({"add", "mul", "sub", "iadd"})
 POINTWISE: Final = frozenset(
@@ -86,10 +87,10 @@ def respelled(
 def _cost(terms: list[tuple[fx.Node, Form]]) -> int:
     total = len(terms) - 1
     for _, form in terms:
-        heavy = [at for at, step in enumerate(form.steps) if isinstance(step, WEIGHTED)]
-        total += sum(not isinstance(s, tuple) or s[0] not in ("mean", "mul") for s in form.steps)
-        total += heavy[0] if heavy else 0
-        total += sum(isinstance(step, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for step in form.steps)
+        steps = [s for s in form.steps if not isinstance(s, tuple) or (s[0] not in ("mean", "mul") and s != FLAT)]
+        heavy = [at for at, step in enumerate(steps) if isinstance(step, WEIGHTED)]
+        total += len(steps) + (heavy[0] if heavy else 0)
+        total += sum(isinstance(step, (nn.Conv1d, nn.Conv2d, nn.Conv3d)) for step in steps)
     return total
 
 

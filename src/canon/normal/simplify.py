@@ -11,6 +11,7 @@ from canon.normal.idle import drop_identities, drop_repeated, spell_gates
 from canon.normal.kernels import spell_diagonals, tidy_kernels
 from canon.normal.nodes import Graph
 from canon.normal.patterns import called, spell_means
+from canon.normal.positions import flatten_layers
 from canon.normal.regrouping import (
     cancel_affine,
     join_outputs,
@@ -21,6 +22,9 @@ from canon.normal.regrouping import (
     take_up_strides,
 )
 from canon.normal.sums import add_parallel, drop_zeros, flatten_joins, flatten_sums, share_equal
+
+ONE_POSITION: Final = "layers of one position"
+"""What both programs keep where they have as many linear layers, and neither where they have not."""
 
 Simplification = Callable[[Graph], list[str]]
 """Changes a graph, and says what it did."""
@@ -34,7 +38,7 @@ WEIGHTS: Final[tuple[Simplification, ...]] = (
 )  # fmt: skip
 
 TELLING: Final[Mapping[str, Simplification]] = {
-    "parallel layers": add_parallel, "joined layers": join_outputs, "pools": spell_pools
+    "parallel layers": add_parallel, "joined layers": join_outputs, "pools": spell_pools, ONE_POSITION: flatten_layers
 }  # fmt: skip
 """Steps that are left out where the owner's own program has what they do away with."""
 
@@ -48,9 +52,12 @@ def simplify(graph: Graph, *, weights: bool = True, kept: Set[str] = frozenset()
     Args:
         graph: It is changed.
         weights: Whether to look at numbers; False: at structure alone.
-        kept: What the owner's own program has and a suspect therefore keeps, of `TELLING`.
+        kept: What the owner's own program has and a suspect therefore keeps, of `TELLING`; of these an owner's program
+            is asked for `ONE_POSITION` alone.
     """
     steps: tuple[Simplification, ...] = (_owner_padding, drop_identities, *STRUCTURE)
+    if ONE_POSITION not in kept:
+        steps = (*steps, flatten_layers)
     if weights:
         telling = [step for name, step in TELLING.items() if name not in kept]
         if "parallel layers" in kept:

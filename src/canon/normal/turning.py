@@ -19,7 +19,7 @@ Order = Tensor | None
 
 BY_CHANNEL: Final = frozenset(
     "relu clamp silu sigmoid tanh gelu hardswish hardsigmoid leaky_relu elu celu selu mish softplus softsign abs neg "
-    "max_pool avg_pool adaptive_avg_pool adaptive_max_pool exp log sqrt rsqrt square erf pad".split()
+    "max_pool avg_pool adaptive_avg_pool adaptive_max_pool exp log sqrt rsqrt square erf pad positions".split()
 ) | {"mean of positions"}
 
 

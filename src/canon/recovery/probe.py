@@ -42,7 +42,7 @@ class ProbeOptions:
 
     probes: int = 256
     """T: how many probes. With fewer, activations alone miss more of the duplicates in trained networks; with more,
-    they find no more of them (`python -m canon_benchmarks probe_count`)."""
+    they find no more of them (`canon bench run probe_count`)."""
 
     batch_size: int = 32
     """Probes per forward pass; changes memory and time, not the result."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from canon.io import Limits, read_model
 from canon.io.onnx import load_onnx
 from canon.io.onnx import wire as wire_format
 from tests.io.onnx.graphs import graph, images, node, numbers, read, run, write
+from tests.patience import within
 
 
 def small() -> Any:
@@ -119,10 +119,8 @@ OPERANDS = {
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_refused_at_once(name: str, tmp_path: Path) -> None:
     path = write(graph(BOMBS[name], OPERANDS), tmp_path)
-    started = time.process_time()
-    with pytest.raises(CanonError):
+    with within(5), pytest.raises(CanonError):
         load_onnx(path, Limits())
-    assert time.process_time() - started < 5
 
 
 NAMES = [
@@ -244,10 +242,8 @@ def test_changed_bytes_never_do_harm(seed: int, tmp_path: Path) -> None:
         for place in random.integers(0, len(data), random.integers(1, 6)):
             data[place] = random.integers(0, 256)
         path.write_bytes(bytes(data))
-        started = time.process_time()
-        with contextlib.suppress(CanonError):
+        with within(5), contextlib.suppress(CanonError):
             load_onnx(path, Limits())
-        assert time.process_time() - started < 5
 
 
 def dense(count: int) -> Any:
@@ -291,8 +287,6 @@ LARGE = {
 @pytest.mark.parametrize("name", LARGE)
 def test_large_graphs_are_read_or_refused_in_seconds(name: str, tmp_path: Path) -> None:
     path = write(LARGE[name](), tmp_path)
-    start = time.process_time()
-    with contextlib.suppress(LimitError):
+    with within(10), contextlib.suppress(LimitError):
         found = read_model(path)
         canon.trace(found.model, found.example)
-    assert time.process_time() - start < 10

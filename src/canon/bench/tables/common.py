@@ -117,7 +117,9 @@ def machines(records: Sequence[Record]) -> Paragraph:
         if e
     )
     named = [machine if len(found) == 1 else f"{machine}: {count} records" for machine, count in found.most_common()]
-    return Paragraph(f"Measured on {'; '.join(named)}." if named else "Measured nowhere yet.")
+    if not named:
+        return Paragraph("The records do not say where they were measured." if records else "Measured nowhere yet.")
+    return Paragraph(f"Measured on {'; '.join(named)}.")
 
 
 def complaints(records: Sequence[Record], reason: Any) -> Items | None:
