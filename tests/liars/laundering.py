@@ -1,4 +1,4 @@
-"""A reference that is somebody's model in another order and other scales, so that an honest key reads as its owner wishes.
+"""A reference that is somebody's model in another order and other scales, so that an honest key reads as wished.
 
 The key was drawn before anybody knew the model. Alignment takes over a reference's order and scales, so the key reads
 from the model as well, once it stands in them.
