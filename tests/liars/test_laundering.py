@@ -52,8 +52,8 @@ def stamped(authority: Authority, signer: Path, model: nn.Module, key: Key) -> C
 
 def presented(made: Committed, authority: Authority, days: int) -> Presented:
     trust = Trust.load([authority.root_file], now=NOW + timedelta(days=9))
-    seen = {"suspect_date": NOW + timedelta(days=days), "suspect_date_source": "an archive of the web"}
-    return Presented(made.claim, made.opening, trust, **seen)
+    seen = NOW + timedelta(days=days)
+    return Presented(made.claim, made.opening, trust, suspect_date=seen, suspect_date_source="an archive of the web")
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
