@@ -138,7 +138,7 @@ def killed(self, record):
 
 
 Store.add = killed
-from canon_benchmarks.run import main
+from canon_benchmarks.__main__ import main
 
 main(sys.argv[1:])
 """
