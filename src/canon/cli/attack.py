@@ -33,7 +33,7 @@ Ops = Annotated[
         "--op",
         autocompletion=completion.operations,
         help="nso_zero, nso_clique, nso_split, dead_range, dead_data, odd_group, odd_replace, entangled, tiny_column, "
-        "noisy_clique, idle_layer, grown_kernel, wide_basis, constant, endless, in the order given; or "
+        "noisy_clique, idle_layer, idle_branch, grown_kernel, wide_basis, constant, endless, in the order given; or "
         "mix-opseq[-per-merge-group].",
     ),
 ]

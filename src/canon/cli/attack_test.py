@@ -15,13 +15,13 @@ from canon.cli.console import Talker
 from canon.cli.examples import examples
 from canon.cli.options import AsJson
 from canon.cli.plugins import attack_of
-from canon.cli.scheme import Alone
 
 if TYPE_CHECKING:
     from canon.api.trials import Disguise
 
 EXAMPLES = examples("canon attack test nso_zero --alone", "canon attack test dead_range --alone --ratio 0.5 --json")
 
+Alone = Annotated[bool, typer.Option("--alone", help="Leave out Canon's own attacks, which take some minutes.")]
 AttackName = Annotated[
     str,
     typer.Argument(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Run the benchmark's suites and build their pages.")
 
 RECORDS = Path("runs/bench/records")
-RESULTS = Path("docs/results")
+DOCUMENTED = Path("docs/results/records")
 
 SuiteName = Annotated[
     str,
@@ -36,6 +37,15 @@ SuiteNames = Annotated[
 ]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the records.")]
 Records = Annotated[Path, typer.Option("--records", file_okay=False, help="Folder of the records.")]
+Shown = Annotated[
+    Path | None,
+    typer.Option(
+        "--records", file_okay=False, help=f"Folder of the records; default: {DOCUMENTED} if it has them, or {RECORDS}."
+    ),
+]
+Pages = Annotated[
+    Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages; default: around the records.")
+]
 Cache = Annotated[Path, typer.Option("--cache", file_okay=False, help="Folder of the trained models.")]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the datasets lie, for all but digits.")]
 ExecutorName = Annotated[
@@ -136,8 +146,8 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson 
 @app.command(epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages"))
 def report(
     suites: SuiteNames = None,
-    records: Records = RESULTS / "records",
-    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages.")] = RESULTS,
+    records: Shown = None,
+    out: Pages = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the pages of results, as Markdown and HTML with figures, from records alone.
@@ -146,8 +156,17 @@ def report(
     """
     from canon.bench.tables import write_pages
 
-    pages = list(write_pages(records, out, suites or ()))
+    found = records or _records_of(suites or ())
+    pages = list(write_pages(found, out or found.parent, suites or ()))
     Talker(as_json).result(pages, Text("\n".join(map(str, pages))))
+
+
+def _records_of(suites: Sequence[str]) -> Path:
+    """The documentation's own records, in Canon's repository, if they are of these suites; else what `run` wrote."""
+    from canon.bench.records import suites_in
+
+    shown = DOCUMENTED if DOCUMENTED.is_dir() else RECORDS
+    return shown if {Path(name).stem for name in suites} <= set(suites_in(shown)) else RECORDS
 
 
 @app.command(epilog=examples("canon bench export table.csv", "canon bench export quick.parquet quick --force"))

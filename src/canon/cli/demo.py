@@ -85,8 +85,10 @@ def demo(
     channels, shuffles and rescales them, without changing a single output. Canon undoes that from the attacked model
     alone, certifies the result against the owner's model, reads the message again, and writes a report to look at.
     """
+    from canon.attacks import AttackOptions
     from canon.report import check_report
 
+    AttackOptions(ops=OPS, ratio=ratio, seed=seed)  # refuses what cannot be, before any work
     check_outputs([report], force=force)
     check_report(report, force=force)
     talker = Talker(as_json)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+from typing import Final
+
+WIDTH: Final = 74
+"""Characters of a line: help is read on 80 columns, and indents."""
+
 
 def examples(*lines: str) -> str:
-    r"""The end of a verb's help: each line a whole command, which help leaves as it is (`\b` says so).
+    r"""The end of a verb's help: whole commands, which as they are (`\b` says so), long ones in several lines.
 
     >>> print(examples("canon inspect resnet18", "canon inspect suspect.onnx --json").replace("\b", ""))
     <BLANKLINE>
@@ -12,4 +19,10 @@ def examples(*lines: str) -> str:
       canon inspect resnet18
       canon inspect suspect.onnx --json
     """
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+    return "\n".join(["\b", "Examples:", *("  " + _folded(line) for line in lines)])
+
+
+def _folded(line: str) -> str:
+    together = re.sub(r"( -\S+) (?!-)", "\\1\xa0", line)  # an option and its value
+    parts = textwrap.wrap(together, WIDTH, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n  ".join(parts).replace("\xa0", " ")

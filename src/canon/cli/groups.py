@@ -19,9 +19,10 @@ import re
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, final, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
 
 VALUES: Final = {str: "TEXT", int: "NUMBER", float: "NUMBER", Path: "FILE"}
 """What help calls the value of an option that has no word of its own."""
@@ -55,9 +56,23 @@ def grouped(verb: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+@final
+class PlainCommand(TyperCommand):
+    """A verb whose help calls arguments by their names alone: `MODEL`, not `{MODEL}` and `MODEL <str>`."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """The words of the usage line."""
+        return [re.sub(r"^\{(\w+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def get_help(self, ctx: Any) -> str:
+        """The whole help; columns stay where they are."""
+        return re.sub(r"^(  [A-Z]+)( <\S+>)", lambda row: row[1] + " " * len(row[2]), super().get_help(ctx), flags=re.M)
+
+
 def plain_help(application: typer.Typer) -> None:
     """Have every verb listed with a whole sentence, and every value called by a plain word."""
     for command in application.registered_commands:
+        command.cls = PlainCommand
         verb = command.callback
         assert verb is not None, "a registered command calls something"
         command.short_help = re.split(r"(?<=\.)\s", " ".join(str(verb.__doc__).split()))[0]

@@ -16,7 +16,7 @@ from canon.cli.examples import examples
 from canon.cli.exhibits import Owned, load_exhibits
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import grouped
-from canon.cli.models import Model, ReadOptions
+from canon.cli.models import ReadOptions, Suspect
 from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SHOWN = 12
 
 @grouped
 def locate(
-    suspect: Model,
+    suspect: Suspect,
     owned: Owned,
     reading: ReadOptions,
     out: ExtractedOut = None,

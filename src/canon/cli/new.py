@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import tempfile
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,8 +36,12 @@ def attack(name: Name, folder: Folder = Path(), as_json: AsJson = False) -> None
 
 
 def _write(kind: Literal["scheme", "attack"], name: str, folder: Path, as_json: bool) -> None:
+    from canon import attacks, watermarks
+
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name != name.lower():
         raise typer.BadParameter(f"'{name}' is no name for a package; write it as my_{kind}")
+    if name in (attacks if kind == "attack" else watermarks).names() or find_spec(name) is not None:
+        raise typer.BadParameter(f"'{name}' is taken by another {kind} or Python module")
     if not folder.is_dir():
         raise OutputError("the folder does not exist", where=str(folder), hint="Create it first")
     target = folder / name
