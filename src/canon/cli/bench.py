@@ -13,7 +13,7 @@ from rich.text import Text
 from canon._files import UNFINISHED, check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson, Device, Force, parse_device
 from canon.errors import BenchError
 
@@ -63,7 +63,8 @@ Retry = Annotated[
 ]
 
 
-@app.command("list", epilog=examples("canon bench list", "canon bench list --json"))
+@app.command("list")
+@verb("canon bench list", "canon bench list --json")
 def list_suites(as_json: AsJson = False) -> None:
     """List the suites, with the number of their cases and of the models they train."""
     from canon.bench.suite import load_suite, suite_names, trainings_of
@@ -77,9 +78,8 @@ def list_suites(as_json: AsJson = False) -> None:
     Talker(as_json).result(document, Text("\n".join(lines)))
 
 
-@app.command(
-    epilog=examples("canon bench run quick --jobs 2", "canon bench run quick --only '*recovery*' --minutes 5 --json")
-)
+@app.command()
+@verb("canon bench run quick --jobs 2", "canon bench run quick --only '*recovery*' --minutes 5 --json")
 def run(
     suite: SuiteName,
     out: OutFolder = RECORDS,
@@ -129,7 +129,8 @@ def run(
     raise typer.Exit(summary.status)
 
 
-@app.command(epilog=examples("canon bench pack", "canon bench pack quick --records runs/bench/records"))
+@app.command()
+@verb("canon bench pack", "canon bench pack quick --records runs/bench/records")
 def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Put the records of each suite into one file, and remove the single ones."""
     from canon.bench.records import Store, suites_in
@@ -143,7 +144,8 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson 
     Talker(as_json).result(rows, Text("\n".join(lines)))
 
 
-@app.command(epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages"))
+@app.command()
+@verb("canon bench report", "canon bench report quick --records runs/bench/records --out pages")
 def report(
     suites: SuiteNames = None,
     records: Shown = None,
@@ -169,7 +171,8 @@ def _records_of(suites: Sequence[str]) -> Path:
     return shown if {Path(name).stem for name in suites} <= set(suites_in(shown)) else RECORDS
 
 
-@app.command(epilog=examples("canon bench export table.csv", "canon bench export quick.parquet quick --force"))
+@app.command()
+@verb("canon bench export table.csv", "canon bench export quick.parquet quick --force")
 def export(
     target: Annotated[Path, typer.Argument(metavar="TABLE", help="The .parquet or .csv file to write.")],
     suites: SuiteNames = None,
@@ -185,7 +188,8 @@ def export(
     Talker(as_json).result({"file": target, "rows": rows}, Text(f"{target}: {rows} rows"))
 
 
-@app.command(epilog=examples("canon bench mlflow", "canon bench mlflow quick --records runs/bench/records"))
+@app.command()
+@verb("canon bench mlflow", "canon bench mlflow quick --records runs/bench/records")
 def mlflow(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Log records to MLflow, one run for every case, to wherever MLFLOW_TRACKING_URI says."""
     from canon.bench.extensions import named

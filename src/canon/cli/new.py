@@ -14,7 +14,7 @@ from rich.text import Text
 
 from canon._files import OutputError
 from canon.cli.console import Talker
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson
 
 app = typer.Typer(no_args_is_help=True, help="Begin a package with a scheme or an attack of your own.")
@@ -23,13 +23,15 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is called, as
 Folder = Annotated[Path, typer.Option("--in", file_okay=False, help="The folder to make the package in.")]
 
 
-@app.command(epilog=examples("canon new scheme column_sums", "canon new scheme row_sums --json"))
+@app.command()
+@verb("canon new scheme column_sums", "canon new scheme row_sums --json")
 def scheme(name: Name, folder: Folder = Path(), as_json: AsJson = False) -> None:
     """Write a package with a small scheme that works, its test, and its entry point."""
     _write("scheme", name, folder, as_json)
 
 
-@app.command(epilog=examples("canon new attack twins", "canon new attack other_twins --json"))
+@app.command()
+@verb("canon new attack twins", "canon new attack other_twins --json")
 def attack(name: Name, folder: Folder = Path(), as_json: AsJson = False) -> None:
     """Write a package with a small attack that works, its test, and its entry point."""
     _write("attack", name, folder, as_json)
