@@ -11,22 +11,14 @@ from typing import TYPE_CHECKING, Any
 from canon._version import __version__
 
 if TYPE_CHECKING:
-    from canon import claims as claims
-    from canon import watermarks as watermarks
-    from canon.api import JudgeOptions as JudgeOptions
-    from canon.api import certify as certify
-    from canon.api import judge as judge
-    from canon.api import recover as recover
-    from canon.attacks import attack as attack
-    from canon.claims import commit as commit
-    from canon.containment import Location as Location
-    from canon.containment import locate as locate
-    from canon.graph import trace as trace
-    from canon.io import load as load
-    from canon.io import save as save
-    from canon.verify import LayoutKey as LayoutKey
-    from canon.verify import align as align
-    from canon.verify import register as register
+    from canon import claims, watermarks
+    from canon.api import JudgeOptions, certify, judge, recover
+    from canon.attacks import attack
+    from canon.claims import commit
+    from canon.containment import Location, locate
+    from canon.graph import trace
+    from canon.io import load, save
+    from canon.verify import LayoutKey, align, register
 
 _HOMES = {
     "trace": "canon.graph",

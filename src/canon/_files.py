@@ -54,8 +54,11 @@ def check_output(target: Path, *, force: bool = False) -> None:
         raise OutputError("the output is no ordinary file", where=str(target), hint="Name a file")
     if found is not None and not force:
         raise OutputError("the output exists already", where=str(target), hint="Name another, or use --force")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise OutputError("the folder of the output cannot be written", where=str(folder), hint="Name another one")
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        what = f"the folder of the output cannot be written: {error.strerror}"
+        raise OutputError(what, where=str(folder), hint="Name another one") from error
 
 
 def check_outputs(

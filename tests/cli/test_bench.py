@@ -97,6 +97,15 @@ def test_a_report_of_ones_own_suite(mine: Path, tmp_path: Path) -> None:
     assert "4 of 4 cases" in told
 
 
+def test_a_report_finds_what_a_run_wrote(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(mine.parent)
+    (mine.parent / "runs" / "bench").mkdir(parents=True)
+    (mine.parent / "records").rename("runs/bench/records")
+    (mine.parent / "docs" / "results" / "records").mkdir(parents=True)  # as in Canon's repository
+    assert execute(app, ["bench", "report", mine.name]) == 0
+    assert (mine.parent / "runs" / "bench" / "mine.md").is_file()
+
+
 def test_a_report_of_nothing_fails(mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def fails(message: str, *arguments: str) -> None:
         assert execute(app, ["bench", "report", *arguments, "--out", str(tmp_path / "pages")]) == 2

@@ -31,12 +31,18 @@ EXAMPLES = [(path, line) for path, command in VERBS.items() for line in examples
 
 
 @pytest.mark.parametrize("path", VERBS)
-def test_every_verb_has_examples_and_json(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_examples_and_json(
+    path: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert execute(app, [*path.split()[1:], "--help"]) == ExitCode.OK
     text = capsys.readouterr().out
     assert "Examples" in text
     assert examples_of(VERBS[path])
     assert "--json" in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "{" not in text
+    assert "<str>" not in text
 
 
 @pytest.mark.parametrize(("path", "line"), EXAMPLES)

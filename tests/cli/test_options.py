@@ -9,7 +9,7 @@ import pytest
 import torch
 import typer
 
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.main import execute
 from canon.cli.options import AsJson, Device, Force, Report, Seed, parse_device
 
@@ -39,8 +39,8 @@ def test_a_group_of_options_is_one_parameter(capsys: pytest.CaptureFixture[str])
     application = typer.Typer()
 
     @application.command()
-    @grouped
-    def verb(context: typer.Context, name: str, chance: Chance, device: Device = "cpu") -> None:
+    @verb("canon thing")
+    def thing(context: typer.Context, name: str, chance: Chance, device: Device = "cpu") -> None:
         """What it does."""
         seen.extend([context.info_name is not None, name, chance, device])
 

@@ -70,7 +70,7 @@ def test_a_class_is_taken_from_the_folder_that_one_is_in(
     assert execute(app, ["attack", "test", "here_twins:Nobody", "--alone"]) == ExitCode.USAGE
 
 
-@pytest.mark.parametrize("name", ["two words", "Upper", "class", "../out", "naïve"])
+@pytest.mark.parametrize("name", ["two words", "Upper", "class", "../out", "naïve", "uchida17", "json"])
 def test_names_that_no_package_can_have_are_refused(name: str, tmp_path: Path) -> None:
     assert execute(app, ["new", "scheme", name, "--in", str(tmp_path)]) == ExitCode.USAGE
     assert not list(tmp_path.iterdir())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +13,7 @@ from torch import Tensor, nn
 import canon
 from canon.graph.bundles import free_orders
 from canon.graph.experts import channel_tensors, expert_tensors, take_apart
-from canon.graph.tensors import StoredTensors, clone_with, shared
-from canon.recovery.streaming import recover_tensors
+from canon.graph.tensors import clone_with, shared
 from canon.rewrite.bundles import move_bundles
 from canon.verify.owner_order import in_owner_order
 from canon.zoo.compatibility import import_transformers
@@ -217,47 +214,6 @@ def test_experts_run_otherwise_are_held() -> None:
     model = mixtral()
     model.config._experts_implementation = "eager"  # type: ignore[union-attr]
     assert expert_tensors(model) == {}
-
-
-class Counting(StoredTensors):
-    """Tensors that are read when they are asked for, with a count of what was read."""
-
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self.tensors, self.read = tensors, Counter[str]()
-
-    def __getitem__(self, name: str) -> Tensor:
-        self.read[name] += 1
-        return self.tensors[name].clone()
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.tensors)
-
-    def __len__(self) -> int:
-        return len(self.tensors)
-
-    def shape(self, name: str) -> torch.Size:
-        return self.tensors[name].shape
-
-
-@pytest.mark.parametrize("build", [mixtral, qwen])
-def test_experts_are_recovered_one_tensor_after_the_other(build: Any) -> None:
-    model = build()
-    attacked = canon.attack(model, IDS, ["nso_zero", "nso_clique", "nso_split"], ratio=0.25).model
-    stored, found = Counting(dict(attacked.state_dict())), dict[str, Tensor]()
-
-    def emit(name: str, tensor: Tensor) -> None:
-        assert name not in found, "every tensor is written once"
-        found[name] = tensor
-
-    skeleton = copy.deepcopy(attacked).to("meta")
-    report = recover_tensors(skeleton, IDS, stored, emit)
-    assert {name: t.shape for name, t in found.items()} == {name: t.shape for name, t in model.state_dict().items()}
-    whole = canon.recover(attacked, IDS)
-    assert report.parameters == whole.report.parameters
-    recovered = copy.deepcopy(model)
-    recovered.load_state_dict(found)
-    assert torch.allclose(outputs(recovered), outputs(model), atol=1e-5)
-    assert canon.certify(recovered, model, IDS).passed
 
 
 class Reader(nn.Module):

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from torch import Tensor
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from canon._untrusted import Limits
-from canon.graph import widening
+from canon.attacks import attack
+from canon.graph import mapped, widening
 from canon.io.folder import shards
 from canon.io.folder.shards import MappedTensors, find_shards
 from canon.io.folder.writing import ShardWriter, shapes_of
 from canon.io.loading import read_model
+from canon.recovery import recover
 from canon.verify import function
 from canon.zoo.compatibility import import_transformers
 
@@ -91,3 +93,20 @@ def test_outputs_of_a_model_that_lies_in_files_are_computed_once(
     held = copy.deepcopy(loaded.model)
     assert torch.equal(function.outputs_of(held, first), function.outputs_of(loaded.model, first))
     assert len(runs) == 3
+
+
+def test_a_model_of_ones_own_class_is_recovered_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(hidden: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(8, hidden), nn.ReLU(), nn.Linear(hidden, 3)).eval()
+
+    monkeypatch.setattr(shards, "LAYER_BY_LAYER", 1)
+    monkeypatch.setattr(mapped, "LARGE", 1)
+    clean, example = network(20), torch.zeros(1, 8)
+    hidden = attack(clean, example, ["nso_zero", "nso_clique", "nso_split"], ratio=0.2).model
+    save_file(hidden.state_dict(), tmp_path / "model.safetensors")
+    with torch.device("meta"):
+        model = network(hidden[0].out_features)  # type: ignore[index]
+    model.load_state_dict(MappedTensors(find_shards(tmp_path, Limits())), assign=True)
+    found = recover(model, example).model.state_dict()
+    assert {name: tensor.shape for name, tensor in found.items()} == {n: t.shape for n, t in clean.state_dict().items()}
+    assert all(mapped.is_mapped(found[name]) for name in ("0.weight", "2.weight"))

@@ -4,13 +4,10 @@
 ['neuron-map', 'single-pass', 'yan-full', 'yan-partial', 'yan-skilled']
 """
 
-from canon_benchmarks.baselines.interface import Baseline as Baseline
-from canon_benchmarks.baselines.interface import BaselineResult as BaselineResult
-from canon_benchmarks.baselines.neuron_map import NeuronMap as NeuronMap
-from canon_benchmarks.baselines.single_pass import SinglePass as SinglePass
-from canon_benchmarks.baselines.yan import FullyKnowledgeable as FullyKnowledgeable
-from canon_benchmarks.baselines.yan import PartiallyKnowledgeable as PartiallyKnowledgeable
-from canon_benchmarks.baselines.yan import Skilled as Skilled
+from canon_benchmarks.baselines.interface import Baseline, BaselineResult
+from canon_benchmarks.baselines.neuron_map import NeuronMap
+from canon_benchmarks.baselines.single_pass import SinglePass
+from canon_benchmarks.baselines.yan import FullyKnowledgeable, PartiallyKnowledgeable, Skilled
 
 BASELINES: dict[str, Baseline] = {
     baseline.name: baseline

@@ -12,8 +12,7 @@ from rich.text import Text
 from canon._files import write_text
 from canon.cli import completion
 from canon.cli.console import Talker
-from canon.cli.examples import examples
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.inputs import moved
 from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
 from canon.cli.options import AsJson, Device, Force, Seed, parse_device
@@ -21,19 +20,13 @@ from canon.cli.options import AsJson, Device, Force, Seed, parse_device
 if TYPE_CHECKING:
     from canon.attacks import AttackLog, Step
 
-EXAMPLES = examples(
-    "canon attack owner.safetensors --arch resnet18 -o suspect.safetensors --seed 7",
-    "canon attack owner.safetensors -o suspect.pt2 --op nso_zero --op nso_clique --ratio 0.5 --log attack.json",
-    "canon attack resnet18 -o hidden.safetensors --op mix-opseq --no-scale --json",
-    "canon attack owner.safetensors -o hidden.safetensors --op dead_range --after noise:relative=0.05 --after round=8",
-)
 Ops = Annotated[
     list[str] | None,
     typer.Option(
         "--op",
         autocompletion=completion.operations,
         help="nso_zero, nso_clique, nso_split, dead_range, dead_data, odd_group, odd_replace, entangled, tiny_column, "
-        "noisy_clique, idle_layer, grown_kernel, wide_basis, constant, endless, in the order given; or "
+        "noisy_clique, idle_layer, idle_branch, grown_kernel, wide_basis, constant, endless, in the order given; or "
         "mix-opseq[-per-merge-group].",
     ),
 ]
@@ -58,7 +51,12 @@ Length = Annotated[int, typer.Option("--sequence-length", min=1, help="Primitive
 LogFile = Annotated[Path | None, typer.Option("--log", dir_okay=False, help="Where to write what was done, as JSON.")]
 
 
-@grouped
+@verb(
+    "canon attack owner.safetensors --arch resnet18 -o suspect.safetensors --seed 7",
+    "canon attack owner.safetensors -o suspect.pt2 --op nso_zero --op nso_clique --ratio 0.5 --log attack.json",
+    "canon attack resnet18 -o hidden.safetensors --op mix-opseq --no-scale --json",
+    "canon attack owner.safetensors -o hidden.safetensors --op dead_range --after noise:relative=0.05 --after round=8",
+)
 def attack(
     model: Model,
     out: ModelOut,

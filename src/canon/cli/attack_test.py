@@ -12,16 +12,15 @@ from rich.text import Text
 from canon.cli import completion
 from canon.cli.attack import Ratio
 from canon.cli.console import Talker
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson
 from canon.cli.plugins import attack_of
-from canon.cli.scheme import Alone
 
 if TYPE_CHECKING:
     from canon.api.trials import Disguise
 
-EXAMPLES = examples("canon attack test nso_zero --alone", "canon attack test dead_range --alone --ratio 0.5 --json")
 
+Alone = Annotated[bool, typer.Option("--alone", help="Leave out Canon's own attacks, which take some minutes.")]
 AttackName = Annotated[
     str,
     typer.Argument(
@@ -30,6 +29,7 @@ AttackName = Annotated[
 ]
 
 
+@verb("canon attack test nso_zero --alone", "canon attack test dead_range --alone --ratio 0.5 --json")
 def try_attack(attack: AttackName, ratio: Ratio = 0.3, alone: Alone = False, as_json: AsJson = False) -> None:
     """Show what ATTACK does to a network, and whether recovery undoes it, beside Canon's own attacks.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ from rich.text import Text
 from canon._files import UNFINISHED, check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson, Device, Force, parse_device
 from canon.errors import BenchError
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Run the benchmark's suites and build their pages.")
 
 RECORDS = Path("runs/bench/records")
-RESULTS = Path("docs/results")
+DOCUMENTED = Path("docs/results/records")
 
 SuiteName = Annotated[
     str,
@@ -36,6 +37,15 @@ SuiteNames = Annotated[
 ]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the records.")]
 Records = Annotated[Path, typer.Option("--records", file_okay=False, help="Folder of the records.")]
+Shown = Annotated[
+    Path | None,
+    typer.Option(
+        "--records", file_okay=False, help=f"Folder of the records; default: {DOCUMENTED} if it has them, or {RECORDS}."
+    ),
+]
+Pages = Annotated[
+    Path | None, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages; default: around the records.")
+]
 Cache = Annotated[Path, typer.Option("--cache", file_okay=False, help="Folder of the trained models.")]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Where the datasets lie, for all but digits.")]
 ExecutorName = Annotated[
@@ -53,7 +63,8 @@ Retry = Annotated[
 ]
 
 
-@app.command("list", epilog=examples("canon bench list", "canon bench list --json"))
+@app.command("list")
+@verb("canon bench list", "canon bench list --json")
 def list_suites(as_json: AsJson = False) -> None:
     """List the suites, with the number of their cases and of the models they train."""
     from canon.bench.suite import load_suite, suite_names, trainings_of
@@ -67,9 +78,8 @@ def list_suites(as_json: AsJson = False) -> None:
     Talker(as_json).result(document, Text("\n".join(lines)))
 
 
-@app.command(
-    epilog=examples("canon bench run quick --jobs 2", "canon bench run quick --only '*recovery*' --minutes 5 --json")
-)
+@app.command()
+@verb("canon bench run quick --jobs 2", "canon bench run quick --only '*recovery*' --minutes 5 --json")
 def run(
     suite: SuiteName,
     out: OutFolder = RECORDS,
@@ -119,7 +129,8 @@ def run(
     raise typer.Exit(summary.status)
 
 
-@app.command(epilog=examples("canon bench pack", "canon bench pack quick --records runs/bench/records"))
+@app.command()
+@verb("canon bench pack", "canon bench pack quick --records runs/bench/records")
 def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Put the records of each suite into one file, and remove the single ones."""
     from canon.bench.records import Store, suites_in
@@ -133,11 +144,12 @@ def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson 
     Talker(as_json).result(rows, Text("\n".join(lines)))
 
 
-@app.command(epilog=examples("canon bench report", "canon bench report quick --records runs/bench/records --out pages"))
+@app.command()
+@verb("canon bench report", "canon bench report quick --records runs/bench/records --out pages")
 def report(
     suites: SuiteNames = None,
-    records: Records = RESULTS / "records",
-    out: Annotated[Path, typer.Option("--out", "-o", file_okay=False, help="Folder of the pages.")] = RESULTS,
+    records: Shown = None,
+    out: Pages = None,
     as_json: AsJson = False,
 ) -> None:
     """Build the pages of results, as Markdown and HTML with figures, from records alone.
@@ -146,11 +158,21 @@ def report(
     """
     from canon.bench.tables import write_pages
 
-    pages = list(write_pages(records, out, suites or ()))
+    found = records or _records_of(suites or ())
+    pages = list(write_pages(found, out or found.parent, suites or ()))
     Talker(as_json).result(pages, Text("\n".join(map(str, pages))))
 
 
-@app.command(epilog=examples("canon bench export table.csv", "canon bench export quick.parquet quick --force"))
+def _records_of(suites: Sequence[str]) -> Path:
+    """The documentation's own records, in Canon's repository, if they are of these suites; else what `run` wrote."""
+    from canon.bench.records import suites_in
+
+    shown = DOCUMENTED if DOCUMENTED.is_dir() else RECORDS
+    return shown if {Path(name).stem for name in suites} <= set(suites_in(shown)) else RECORDS
+
+
+@app.command()
+@verb("canon bench export table.csv", "canon bench export quick.parquet quick --force")
 def export(
     target: Annotated[Path, typer.Argument(metavar="TABLE", help="The .parquet or .csv file to write.")],
     suites: SuiteNames = None,
@@ -166,7 +188,8 @@ def export(
     Talker(as_json).result({"file": target, "rows": rows}, Text(f"{target}: {rows} rows"))
 
 
-@app.command(epilog=examples("canon bench mlflow", "canon bench mlflow quick --records runs/bench/records"))
+@app.command()
+@verb("canon bench mlflow", "canon bench mlflow quick --records runs/bench/records")
 def mlflow(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Log records to MLflow, one run for every case, to wherever MLFLOW_TRACKING_URI says."""
     from canon.bench.extensions import named

@@ -9,8 +9,8 @@ import typer
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
+from canon.cli.groups import verb
 from canon.cli.options import AsJson, Force
 
 app = typer.Typer(no_args_is_help=True, help="Check claims, and open no more of them than is needed.")
@@ -32,7 +32,8 @@ Show = Annotated[
 PartOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The opening to write.")]
 
 
-@app.command(epilog=examples("canon claim check deposited.claim --opening deposited.opening --root roots.pem --json"))
+@app.command()
+@verb("canon claim check deposited.claim --opening deposited.opening --root roots.pem --json")
 def check(
     claim: ClaimFile,
     opening: OpeningFile = None,
@@ -53,7 +54,8 @@ def check(
     raise typer.Exit(ExitCode.INCONCLUSIVE if found["wrong"] else ExitCode.OK)
 
 
-@app.command(epilog=examples("canon claim reveal deposited.opening --show reference --out part.opening"))
+@app.command()
+@verb("canon claim reveal deposited.opening --show reference --out part.opening")
 def reveal(
     opening: WholeOpening,
     show: Show,

@@ -12,20 +12,13 @@ from rich.text import Text
 
 from canon._files import atomic_path, check_output
 from canon.cli.console import Talker
-from canon.cli.examples import examples
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.models import ReadOptions, load_model
 from canon.cli.options import AsJson, Force
 
 if TYPE_CHECKING:
     from canon.claims import Claim
 
-EXAMPLES = examples(
-    "canon commit owner.safetensors -l layout.key -w owner.key --new-key signing.pem --out owner.claim",
-    "canon commit owner.safetensors --key deposited.pem --request query.tsq --out offline.claim",
-    "canon commit --new-secret mark.secret --new-key first.pem --out first.claim",
-    "canon commit --attach answer.tsr --out deposited.claim",
-)
 Committed = Annotated[
     str | None, typer.Argument(metavar="MODEL", help="The owner's model: a file of any format, as it will be shown.")
 ]
@@ -71,7 +64,12 @@ OpeningOut = Annotated[
 ]
 
 
-@grouped
+@verb(
+    "canon commit owner.safetensors -l layout.key -w owner.key --new-key signing.pem --out owner.claim",
+    "canon commit owner.safetensors --key deposited.pem --request query.tsq --out offline.claim",
+    "canon commit --new-secret mark.secret --new-key first.pem --out first.claim",
+    "canon commit --attach answer.tsr --out deposited.claim",
+)
 def commit(
     reading: ReadOptions,
     model: Committed = None,

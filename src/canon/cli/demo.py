@@ -16,7 +16,7 @@ from rich.text import Text
 from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.demo_stories import STORIES, Network, Story
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson, Force, Seed
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from canon.verify import LayoutKey
     from canon.watermarks import Key
 
-EXAMPLES = examples("canon demo", "canon demo --model text", "canon demo --ratio 0.5 --seed 3 --report half.html")
 
 Which = Annotated[Network, typer.Option("--model", help="A network that reads digits, or a small language model.")]
 Epochs = Annotated[int | None, typer.Option("--epochs", min=1, help="Most epochs to train; fewer is quicker.")]
@@ -69,6 +68,7 @@ class DemoRecord:
         return set(self.verdicts) <= {"proved", "matches"} and self.recovered_similarity >= self.clean_similarity
 
 
+@verb("canon demo", "canon demo --model text", "canon demo --ratio 0.5 --seed 3 --report half.html")
 def demo(
     model: Which = Network.image,
     ratio: Ratio = 0.2,
@@ -85,8 +85,10 @@ def demo(
     channels, shuffles and rescales them, without changing a single output. Canon undoes that from the attacked model
     alone, certifies the result against the owner's model, reads the message again, and writes a report to look at.
     """
+    from canon.attacks import AttackOptions
     from canon.report import check_report
 
+    AttackOptions(ops=OPS, ratio=ratio, seed=seed)  # refuses what cannot be, before any work
     check_outputs([report], force=force)
     check_report(report, force=force)
     talker = Talker(as_json)

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from canon.cli.evidence_check import EXAMPLES as CHECK_EXAMPLES
 from canon.cli.evidence_check import check
-from canon.cli.evidence_report import EXAMPLES as REPORT_EXAMPLES
 from canon.cli.evidence_report import report
-from canon.cli.evidence_rerun import EXAMPLES as RERUN_EXAMPLES
 from canon.cli.evidence_rerun import rerun
 
 app = typer.Typer(no_args_is_help=True, help="Check evidence, make its page again, repeat its run.")
-app.command(epilog=CHECK_EXAMPLES)(check)
-app.command(epilog=REPORT_EXAMPLES)(report)
-app.command(epilog=RERUN_EXAMPLES)(rerun)
+app.command()(check)
+app.command()(report)
+app.command()(rerun)

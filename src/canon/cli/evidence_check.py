@@ -11,14 +11,13 @@ from rich.text import Text
 
 from canon.cli.claiming import Roots
 from canon.cli.console import Talker
-from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
+from canon.cli.groups import verb
 from canon.cli.options import AsJson
 
 if TYPE_CHECKING:
     from canon.api import Finding
 
-EXAMPLES = examples("canon evidence check evidence.json", "canon evidence check evidence.json --json")
 EvidenceFile = Annotated[
     Path, typer.Argument(metavar="FILE", dir_okay=False, help="A document that `canon verify` wrote.")
 ]
@@ -34,6 +33,7 @@ Stamp = Annotated[
 ]
 
 
+@verb("canon evidence check evidence.json", "canon evidence check evidence.json --json")
 def check(
     file: EvidenceFile, key: SignerKey = None, stamp: Stamp = None, root: Roots = None, as_json: AsJson = False
 ) -> None:

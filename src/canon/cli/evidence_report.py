@@ -11,16 +11,16 @@ from rich.text import Text
 from canon._files import check_outputs
 from canon.cli.console import Talker
 from canon.cli.evidence_check import EvidenceFile
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson, Force
 
-EXAMPLES = examples(
-    "canon evidence report evidence.json --out found.html",
-    "canon evidence report evidence.json -o found.html --force --json",
-)
 PageOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The page to write, as HTML.")]
 
 
+@verb(
+    "canon evidence report evidence.json --out found.html",
+    "canon evidence report evidence.json -o found.html --force --json",
+)
 def report(file: EvidenceFile, out: PageOut, force: Force = False, as_json: AsJson = False) -> None:
     """Make the page for people to read, from FILE alone. A document that contradicts itself gets none."""
     from canon.api import load_document

@@ -14,20 +14,15 @@ from rich.text import Text
 from canon._files import write_text
 from canon.cli.console import Talker
 from canon.cli.evidence_check import EvidenceFile
-from canon.cli.examples import examples
 from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.models import ReadOptions
 from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
     from canon.api.rerunning import Field, Reproduction
 
-EXAMPLES = examples(
-    "canon evidence rerun evidence.json --suspect suspect.safetensors --arch resnet18 --reference owner.safetensors",
-    "canon evidence rerun evidence.json --suspect suspect.safetensors -r owner.safetensors --out again.json --json",
-)
 SuspectFile = Annotated[
     str, typer.Option("--suspect", "-s", metavar="MODEL", help="The suspect: a file of any format.")
 ]
@@ -39,7 +34,10 @@ MOST_LINES = 40
 """Differences that are listed for a person."""
 
 
-@grouped
+@verb(
+    "canon evidence rerun evidence.json --suspect suspect.safetensors --arch resnet18 --reference owner.safetensors",
+    "canon evidence rerun evidence.json --suspect suspect.safetensors -r owner.safetensors --out again.json --json",
+)
 def rerun(
     file: EvidenceFile,
     suspect: SuspectFile,

@@ -12,22 +12,14 @@ from rich.table import Table
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.examples import examples
 from canon.cli.facts import file_facts, file_report
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.models import Model, ReadOptions, load_model
 from canon.cli.options import AsJson, parse_limits
 
 if TYPE_CHECKING:
     from canon.graph import ChannelGraph, Space
     from canon.io import LoadedModel
-
-EXAMPLES = examples(
-    "canon inspect resnet18",
-    "canon inspect suspect.safetensors --arch resnet18",
-    "canon inspect suspect.pt2 --json",
-    "canon inspect layout.key",
-)
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,12 @@ class SpaceRow:
     pins: tuple[dict[str, str], ...]
 
 
-@grouped
+@verb(
+    "canon inspect resnet18",
+    "canon inspect suspect.safetensors --arch resnet18",
+    "canon inspect suspect.pt2 --json",
+    "canon inspect layout.key",
+)
 def inspect(model: Model, reading: ReadOptions, as_json: AsJson = False) -> None:
     """Show what a file or an architecture is: its tensors, its channel spaces, and what pins some of them.
 

@@ -12,20 +12,15 @@ from rich.table import Table
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.examples import examples
 from canon.cli.exhibits import Owned, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.groups import grouped
-from canon.cli.models import Model, ReadOptions
+from canon.cli.groups import verb
+from canon.cli.models import ReadOptions, Suspect
 from canon.cli.options import AsJson, Device, Force
 
 if TYPE_CHECKING:
     from canon.containment import Location
 
-EXAMPLES = examples(
-    "canon locate suspect.safetensors --arch resnet18 --reference owner.safetensors",
-    "canon locate suspect.safetensors --layout-key layout.key --out extracted.safetensors --json",
-)
 ExtractedOut = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Where to write the extracted model: the owner's layout."),
@@ -35,9 +30,12 @@ SHOWN = 12
 """Layers in the table."""
 
 
-@grouped
+@verb(
+    "canon locate suspect.safetensors --arch resnet18 --reference owner.safetensors",
+    "canon locate suspect.safetensors --layout-key layout.key --out extracted.safetensors --json",
+)
 def locate(
-    suspect: Model,
+    suspect: Suspect,
     owned: Owned,
     reading: ReadOptions,
     out: ExtractedOut = None,

@@ -17,30 +17,21 @@ from typer.core import TyperGroup
 from canon._files import UNFINISHED, WRITTEN
 from canon._text import visible
 from canon._version import __version__
-from canon.cli.attack import EXAMPLES as ATTACK_EXAMPLES
 from canon.cli.attack import attack
-from canon.cli.attack_test import EXAMPLES as ATTACK_TEST_EXAMPLES
 from canon.cli.attack_test import try_attack
 from canon.cli.bench import app as bench
 from canon.cli.claim import app as claim
-from canon.cli.commit import EXAMPLES as COMMIT_EXAMPLES
 from canon.cli.commit import commit
-from canon.cli.demo import EXAMPLES as DEMO_EXAMPLES
 from canon.cli.demo import demo
 from canon.cli.evidence import app as evidence
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import plain_help
-from canon.cli.inspect import EXAMPLES as INSPECT_EXAMPLES
 from canon.cli.inspect import inspect
-from canon.cli.locate import EXAMPLES as LOCATE_EXAMPLES
 from canon.cli.locate import locate
 from canon.cli.new import app as new
-from canon.cli.recover import EXAMPLES as RECOVER_EXAMPLES
 from canon.cli.recover import recover
-from canon.cli.register import EXAMPLES as REGISTER_EXAMPLES
 from canon.cli.register import register
 from canon.cli.scheme import app as scheme
-from canon.cli.verify import EXAMPLES as VERIFY_EXAMPLES
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError, printable
@@ -121,15 +112,15 @@ def _globals(
     logging.basicConfig(level=logging.DEBUG if debug else logging.WARNING, handlers=[handler])
 
 
-app.command(epilog=INSPECT_EXAMPLES)(inspect)
-app.command(epilog=ATTACK_EXAMPLES)(attack)
-app.command("attack test", epilog=ATTACK_TEST_EXAMPLES)(try_attack)
-app.command(epilog=RECOVER_EXAMPLES)(recover)
-app.command(epilog=REGISTER_EXAMPLES)(register)
-app.command(epilog=LOCATE_EXAMPLES)(locate)
-app.command(epilog=COMMIT_EXAMPLES)(commit)
-app.command(epilog=VERIFY_EXAMPLES)(verify)
-app.command(epilog=DEMO_EXAMPLES)(demo)
+app.command()(inspect)
+app.command()(attack)
+app.command("attack test")(try_attack)
+app.command()(recover)
+app.command()(register)
+app.command()(locate)
+app.command()(commit)
+app.command()(verify)
+app.command()(demo)
 app.add_typer(evidence, name="evidence")
 app.add_typer(watermark, name="watermark")
 app.add_typer(claim, name="claim")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -22,15 +22,12 @@ if TYPE_CHECKING:
 
     from canon.io import LoadedModel
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        autocompletion=completion.models,
-        help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), a folder of transformers or diffusers "
-        "(config.json and safetensors files), or the name of an architecture.",
-    ),
-]
+_WHAT: Final = (
+    "A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), a folder of transformers or diffusers "
+    "(config.json and safetensors files), or the name of an architecture."
+)
+Model = Annotated[str, typer.Argument(metavar="MODEL", autocompletion=completion.models, help=_WHAT)]
+Suspect = Annotated[str, typer.Argument(metavar="SUSPECT", autocompletion=completion.models, help=_WHAT)]
 ModelOut = Annotated[
     Path,
     typer.Option(

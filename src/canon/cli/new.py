@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 import tempfile
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -13,7 +14,7 @@ from rich.text import Text
 
 from canon._files import OutputError
 from canon.cli.console import Talker
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson
 
 app = typer.Typer(no_args_is_help=True, help="Begin a package with a scheme or an attack of your own.")
@@ -22,21 +23,27 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="What it is called, as
 Folder = Annotated[Path, typer.Option("--in", file_okay=False, help="The folder to make the package in.")]
 
 
-@app.command(epilog=examples("canon new scheme column_sums", "canon new scheme row_sums --json"))
+@app.command()
+@verb("canon new scheme column_sums", "canon new scheme row_sums --json")
 def scheme(name: Name, folder: Folder = Path(), as_json: AsJson = False) -> None:
     """Write a package with a small scheme that works, its test, and its entry point."""
     _write("scheme", name, folder, as_json)
 
 
-@app.command(epilog=examples("canon new attack twins", "canon new attack other_twins --json"))
+@app.command()
+@verb("canon new attack twins", "canon new attack other_twins --json")
 def attack(name: Name, folder: Folder = Path(), as_json: AsJson = False) -> None:
     """Write a package with a small attack that works, its test, and its entry point."""
     _write("attack", name, folder, as_json)
 
 
 def _write(kind: Literal["scheme", "attack"], name: str, folder: Path, as_json: bool) -> None:
+    from canon import attacks, watermarks
+
     if not name.isidentifier() or keyword.iskeyword(name) or not name.isascii() or name != name.lower():
         raise typer.BadParameter(f"'{name}' is no name for a package; write it as my_{kind}")
+    if name in (attacks if kind == "attack" else watermarks).names() or find_spec(name) is not None:
+        raise typer.BadParameter(f"'{name}' is taken by another {kind} or Python module")
     if not folder.is_dir():
         raise OutputError("the folder does not exist", where=str(folder), hint="Create it first")
     target = folder / name

@@ -14,8 +14,7 @@ from rich.text import Text
 from canon._files import check_outputs, write_text
 from canon.cli import completion
 from canon.cli.console import Talker
-from canon.cli.examples import examples
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.inputs import moved
 from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
 from canon.cli.options import AsJson, Device, Force, Seed, parse_device, parse_limits
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
 
     from canon.recovery import RecoveryReport
 
-EXAMPLES = examples(
-    "canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors",
-    "canon recover suspect.pt2 -o recovered.pt2 --report found.html",
-    "canon recover suspect.safetensors -o recovered.pt2 --widths resnet18 --report found.json --json",
-    "canon recover suspect.safetensors -o probed.safetensors --method probe --seed 3",
-)
 ReportFile = Annotated[
     Path | None,
     typer.Option("--report", dir_okay=False, help="Where to write what was found: a page (.html) or every decision."),
@@ -53,7 +46,12 @@ Check = Annotated[bool, typer.Option("--check/--no-check", help="Run both models
 KINDS = ("zero-in", "zero-out", "clique", "duplicate", "constant")
 
 
-@grouped
+@verb(
+    "canon recover suspect.safetensors --arch resnet18 -o recovered.safetensors",
+    "canon recover suspect.pt2 -o recovered.pt2 --report found.html",
+    "canon recover suspect.safetensors -o recovered.pt2 --widths resnet18 --report found.json --json",
+    "canon recover suspect.safetensors -o probed.safetensors --method probe --seed 3",
+)
 def recover(
     model: Model,
     out: ModelOut,

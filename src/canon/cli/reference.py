@@ -22,9 +22,10 @@ def verbs() -> Iterator[tuple[str, Any]]:
 
 
 def examples_of(command: Any) -> list[str]:
-    """The examples in a verb's help: whole lines that begin with `canon`."""
+    """The examples in a verb's help: commands that begin with `canon`, each in one line."""
     text = f"{command.help or ''}\n{command.epilog or ''}"
-    return [line.strip() for line in text.splitlines() if line.strip().startswith("canon ")]
+    whole = re.sub(r"\s*\\\n\s*", " ", text)
+    return [line.strip() for line in whole.splitlines() if line.strip().startswith("canon ")]
 
 
 def reference() -> str:

@@ -9,17 +9,11 @@ import typer
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.examples import examples
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.inputs import moved
 from canon.cli.models import Model, ReadOptions, load_model
 from canon.cli.options import AsJson, Device, Force, parse_device
 
-EXAMPLES = examples(
-    "canon register owner.safetensors --arch resnet18 --out layout.key",
-    "canon register owner.safetensors --numbers 8 --out small.key --json",
-    "canon register owner.safetensors --robust --out robust.key",
-)
 KeyOut = Annotated[Path, typer.Option("--out", "-o", dir_okay=False, help="The key file to write.")]
 Numbers = Annotated[
     int | None, typer.Option("--numbers", min=1, max=1024, help="Exact numbers per channel; default: what fits.")
@@ -32,7 +26,11 @@ Robust = Annotated[
 ]
 
 
-@grouped
+@verb(
+    "canon register owner.safetensors --arch resnet18 --out layout.key",
+    "canon register owner.safetensors --numbers 8 --out small.key --json",
+    "canon register owner.safetensors --robust --out robust.key",
+)
 def register(
     model: Model,
     out: KeyOut,

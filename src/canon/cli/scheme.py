@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from canon.cli.console import Talker
-from canon.cli.examples import examples
+from canon.cli.groups import verb
 from canon.cli.options import AsJson
 from canon.cli.plugins import scheme_of
 from canon.cli.watermark import SchemeName
@@ -28,7 +28,8 @@ def _group() -> None:
     """Keep `test` a word of its own: typer makes a lone verb the whole command."""
 
 
-@app.command("test", epilog=examples("canon scheme test uchida17", "canon scheme test uchida17 --alone --json"))
+@app.command("test")
+@verb("canon scheme test uchida17", "canon scheme test uchida17 --alone --json")
 def try_scheme(scheme: SchemeName, alone: Alone = False, as_json: AsJson = False) -> None:
     """Check the promises of SCHEME, and show what of its mark survives which attack, beside Canon's own schemes.
 

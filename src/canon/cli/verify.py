@@ -13,14 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from canon._files import atomic_path
-from canon.cli import completion
 from canon.cli.claiming import Claims
 from canon.cli.console import Talker
-from canon.cli.examples import examples
 from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
-from canon.cli.groups import grouped
-from canon.cli.models import ReadOptions
+from canon.cli.groups import verb
+from canon.cli.models import ReadOptions, Suspect
 from canon.cli.options import AsJson, Device, Force, Report, command_line
 from canon.cli.sealing import Sealing
 
@@ -28,20 +26,6 @@ if TYPE_CHECKING:
     from canon.api import Judgement
     from canon.verify.verdict import Verdict
 
-EXAMPLES = examples(
-    "canon verify suspect.safetensors --arch resnet18 --reference owner.safetensors --out evidence.json",
-    "canon verify suspect.pt2 --layout-key layout.key --watermark-key owner.key --out found.json --report found.html",
-    "canon verify suspect.safetensors -r owner.safetensors --probes photographs.npz --case 2026/17 --out probed.json",
-    "canon verify recovered.safetensors --reference owner.safetensors --recovered --json --out again.json",
-)
-Suspect = Annotated[
-    str,
-    typer.Argument(
-        metavar="SUSPECT",
-        autocompletion=completion.models,
-        help="A file (.safetensors, .index.json, .pt, .pth, .pt2, .onnx), or the name of an architecture.",
-    ),
-]
 Tolerance = Annotated[float, typer.Option("--tolerance", min=0.0, help="Largest relative residual that passes.")]
 Layers = Annotated[list[str] | None, typer.Option("--layer", help="A layer to compare; repeat it for more.")]
 Alpha = Annotated[float, typer.Option("--alpha", min=0.0, max=1.0, help="Largest p-value that proves a mark.")]
@@ -60,7 +44,12 @@ Sign = Annotated[
 ExaminerText = Annotated[str | None, typer.Option("--examiner", metavar="TEXT", help="Who examines, for the record.")]
 
 
-@grouped
+@verb(
+    "canon verify suspect.safetensors --arch resnet18 --reference owner.safetensors --out evidence.json",
+    "canon verify suspect.pt2 --layout-key layout.key --watermark-key owner.key --out found.json --report found.html",
+    "canon verify suspect.safetensors -r owner.safetensors --probes photographs.npz --case 2026/17 --out probed.json",
+    "canon verify recovered.safetensors --reference owner.safetensors --recovered --json --out again.json",
+)
 def verify(
     context: typer.Context,
     suspect: Suspect,

@@ -12,9 +12,8 @@ from rich.text import Text
 from canon._files import atomic_path, check_outputs
 from canon.cli import completion
 from canon.cli.console import Talker
-from canon.cli.examples import examples
 from canon.cli.exit_codes import ExitCode
-from canon.cli.groups import grouped
+from canon.cli.groups import verb
 from canon.cli.models import Model, ModelOut, ReadOptions, load_model
 from canon.cli.options import AsJson, Device, Force, Seed, parse_device
 
@@ -50,12 +49,11 @@ SecretOpening = Annotated[Path | None, typer.Option("--opening", dir_okay=False,
 ShownKey = Annotated[Path | None, typer.Argument(metavar="KEY", help="A key file; without one, list the schemes.")]
 
 
-@app.command(
-    epilog=examples(
-        "canon watermark embed uchida17 resnet18 --message ours --out owner.safetensors --key owner.key",
-        "canon watermark embed uchida17 resnet18 --derive mark.secret --claim first.claim -o owner.pt -k owner.key",
-        "canon watermark embed riga21 resnet18 -m hex:00ff -o marked.safetensors -k marked.key --epochs 20 --seed 3",
-    )
+@app.command()
+@verb(
+    "canon watermark embed uchida17 resnet18 --message ours --out owner.safetensors --key owner.key",
+    "canon watermark embed uchida17 resnet18 --derive mark.secret --claim first.claim -o owner.pt -k owner.key",
+    "canon watermark embed riga21 resnet18 -m hex:00ff -o marked.safetensors -k marked.key --epochs 20 --seed 3",
 )
 def embed(
     scheme: SchemeName,
@@ -127,13 +125,11 @@ def embed(
     talker.result(document, Text(f"{_sentence(result.extraction)}\ntest accuracy {accuracy:.4f}, {out}, key {key}"))
 
 
-@app.command(
-    epilog=examples(
-        "canon watermark extract owner.safetensors --key owner.key",
-        "canon watermark extract suspect.safetensors --arch resnet18 --key owner.key --json",
-    )
+@app.command()
+@verb(
+    "canon watermark extract owner.safetensors --key owner.key",
+    "canon watermark extract suspect.safetensors --arch resnet18 --key owner.key --json",
 )
-@grouped
 def extract(model: Model, key: KeyFile, reading: ReadOptions, device: Device = "cpu", as_json: AsJson = False) -> None:
     """Read the message of a key out of MODEL, as it is.
 
@@ -150,12 +146,8 @@ def extract(model: Model, key: KeyFile, reading: ReadOptions, device: Device = "
     talker.result(_document(found), Text(_sentence(found)))
 
 
-@app.command(
-    epilog=examples(
-        "canon watermark rederive marked.safetensors --key marked.key --secret marked.secret --claim before.claim"
-    )
-)
-@grouped
+@app.command()
+@verb("canon watermark rederive marked.safetensors --key marked.key --secret marked.secret --claim before.claim")
 def rederive(
     model: Model,
     key: KeyFile,
@@ -193,7 +185,8 @@ def rederive(
     raise typer.Exit(ExitCode.OK if found.follows else ExitCode.INCONCLUSIVE)
 
 
-@app.command(epilog=examples("canon watermark show", "canon watermark show owner.key --json"))
+@app.command()
+@verb("canon watermark show", "canon watermark show owner.key --json")
 def show(
     key: ShownKey = None,
     as_json: AsJson = False,

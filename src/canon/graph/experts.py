@@ -13,7 +13,7 @@ held.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from canon.graph.orders import Orders, side_by_side
-from canon.graph.tensors import StoredTensors, modules_of, shape_of, tensor_names
+from canon.graph.tensors import modules_of, tensor_names
 
 _DISPATCHER: Final = "transformers.integrations.moe"
 _IMPLEMENTATIONS: Final = ("grouped_mm", "batched_mm")
@@ -142,48 +142,6 @@ def channel_tensors(model: nn.Module, orders: Orders | None = None) -> dict[str,
     return side_by_side(found, orders) if orders else found
 
 
-class ExpertParts(StoredTensors):
-    """Stored tensors as a channel graph knows them: those of experts one by one.
-
-    The whole that the last part was taken from is kept, since the next part is mostly one of it.
-    """
-
-    def __init__(self, tensors: Mapping[str, Tensor], apart: Mapping[str, int]) -> None:
-        self._tensors, self._last = tensors, ("", torch.empty(0))
-        self._places = {
-            part_name(name, expert): (name, expert)
-            for name in tensors
-            if name in apart
-            for expert in range(apart[name])
-        }
-        self._names = [one for name in tensors for one in _names(name, apart)]
-
-    def __getitem__(self, name: str) -> Tensor:
-        if name not in self._places:
-            return self._tensors[name]
-        whole, expert = self._places[name]
-        if self._last[0] != whole:
-            self._last = ("", torch.empty(0))  # before another one is read
-            self._last = (whole, self._tensors[whole].detach())
-        return self._last[1][expert]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-    def shape(self, name: str) -> torch.Size:
-        """A tensor's shape, without reading it."""
-        if name not in self._places:
-            return shape_of(self._tensors, name)
-        return shape_of(self._tensors, self._places[name][0])[1:]
-
-
-def _names(name: str, apart: Mapping[str, int]) -> list[str]:
-    return [part_name(name, expert) for expert in range(apart[name])] if name in apart else [name]
-
-
 def put_together(changed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Changed tensors as a model stores them: parts of experts are put side by side again.
 
@@ -205,4 +163,5 @@ def put_together(changed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -
 def named_apart(names: Iterable[str], model: nn.Module) -> tuple[str, ...]:
     """Names of tensors as a channel graph knows them."""
     apart = expert_tensors(model)
-    return tuple(one for name in names for one in _names(name, apart))
+    parts = ([part_name(name, expert) for expert in range(apart[name])] if name in apart else [name] for name in names)
+    return tuple(one for found in parts for one in found)

@@ -1,12 +1,9 @@
 """Find the redundancy that function-preserving obfuscation must leave, and take it out."""
 
-from canon.recovery.pipeline import RecoveryResult as RecoveryResult
-from canon.recovery.pipeline import recover as recover
-from canon.recovery.probe import ProbeOptions as ProbeOptions
-from canon.recovery.report import Decision as Decision
-from canon.recovery.report import RecoveryReport as RecoveryReport
-from canon.recovery.report import SpaceReport as SpaceReport
-from canon.recovery.tolerance import Tolerance as Tolerance
+from canon.recovery.pipeline import RecoveryResult, recover
+from canon.recovery.probe import ProbeOptions
+from canon.recovery.report import Decision, RecoveryReport, SpaceReport
+from canon.recovery.tolerance import Tolerance
 
 __all__ = [
     "Decision", "ProbeOptions", "RecoveryReport", "RecoveryResult", "SpaceReport", "Tolerance", "recover",

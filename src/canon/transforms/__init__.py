@@ -1,6 +1,5 @@
 """The algebra of channel transforms."""
 
-from canon.transforms.transform import ChannelTransform as ChannelTransform
-from canon.transforms.transform import entries as entries
+from canon.transforms.transform import ChannelTransform, entries
 
 __all__ = ["ChannelTransform", "entries"]

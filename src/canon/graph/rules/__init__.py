@@ -7,17 +7,11 @@ A rule is called as `rule(state, call, *operands)`: operands are the operation's
 from __future__ import annotations
 
 from canon.graph.rules import activations, elementwise, folding, linear, norms, pooling, recurrent, shaping
-from canon.graph.rules.activations import ALIASES as ALIASES
-from canon.graph.rules.activations import IDENTITY as IDENTITY
-from canon.graph.rules.activations import ZEROS as ZEROS
-from canon.graph.rules.folding import FOLDING as FOLDING
-from canon.graph.rules.folding import MOVES as MOVES
-from canon.graph.rules.linear import PRODUCTS as PRODUCTS
-from canon.graph.rules.registry import Call as Call
-from canon.graph.rules.registry import Rule as Rule
-from canon.graph.rules.registry import lookup as lookup
-from canon.graph.rules.registry import rule_names as rule_names
-from canon.graph.rules.shaping import VIEWS as VIEWS
+from canon.graph.rules.activations import ALIASES, IDENTITY, ZEROS
+from canon.graph.rules.folding import FOLDING, MOVES
+from canon.graph.rules.linear import PRODUCTS
+from canon.graph.rules.registry import Call, Rule, lookup, rule_names
+from canon.graph.rules.shaping import VIEWS
 
 __all__ = [
     "ALIASES", "Call", "FOLDING", "IDENTITY", "MOVES", "PRODUCTS", "Rule", "VIEWS", "ZEROS", "activations",

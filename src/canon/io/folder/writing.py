@@ -8,12 +8,12 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import torch
 from torch import Tensor
 
-from canon.io.tensor_writer import TensorWriter, is_whole
+from canon._safetensors import DTYPE_NAMES
 
 METADATA: Final = {"format": "pt"}
 
@@ -44,12 +44,12 @@ class ShardWriter:
         self._index = None if one else folder / f"{stem}.safetensors.index.json"
         self._waiting = iter(self._files.items())
         self._left: list[str] = []
-        self._open: TensorWriter | None = None
+        self._open: BinaryIO | None = None
         self._path = folder
         self.finished = tuple(
             file
             for file, names in self._files.items()
-            if is_whole(folder / file, {name: shapes[name] for name in names}, METADATA)
+            if _is_whole(folder / file, {name: shapes[name] for name in names})
         )
 
     def __enter__(self) -> ShardWriter:
@@ -58,21 +58,22 @@ class ShardWriter:
     def add(self, name: str, tensor: Tensor) -> None:
         """Write one tensor."""
         if not self._left:
-            self._close(None, None, None)
+            self._close(whole=True)
             file, names = next(self._waiting)
             self._left = [*reversed(names)]
-            shapes = {one: self._shapes[one] for one in names}
             self._path = self._folder / file
             if file not in self.finished:
-                self._open = TensorWriter(self._part, shapes, METADATA)
+                self._open = open(self._part, "wb")  # noqa: SIM115 - closed by _close
+                self._open.write(_header({one: self._shapes[one] for one in names}))
         assert self._left.pop() == name, "tensors come in the order that was promised"
         if self._open is not None:
-            self._open.add(name, tensor)
+            raw: Any = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+            self._open.write(raw)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close(kind, error, trace)
+        self._close(whole=kind is None)
         if kind is None:
             for other in {path.name for path in self._folder.glob("*.safetensors*")} - self._files.keys():
                 (self._folder / other).unlink()  # of a work that was cut otherwise
@@ -82,11 +83,11 @@ class ShardWriter:
             index = {"metadata": {"total_size": total}, "weight_map": weight_map}
             self._index.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
-    def _close(self, kind: Any, error: Any, trace: Any) -> None:
+    def _close(self, *, whole: bool) -> None:
         if self._open is not None:
-            self._open.__exit__(kind, error, trace)
+            self._open.close()
             self._open = None
-            if kind is None:
+            if whole:
                 os.replace(self._part, self._path)
 
     @property
@@ -97,6 +98,27 @@ class ShardWriter:
 
 def _size(entry: tuple[tuple[int, ...], torch.dtype]) -> int:
     return math.prod(entry[0]) * entry[1].itemsize
+
+
+def _header(shapes: Shapes) -> bytes:
+    """What stands before the numbers of a safetensors file."""
+    entries: dict[str, Any] = {"__metadata__": METADATA}
+    end = 0
+    for name, (shape, dtype) in shapes.items():
+        begin, end = end, end + _size((shape, dtype))
+        entries[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    room = -(-len(text) // 8) * 8
+    return room.to_bytes(8, "little") + text.ljust(room)
+
+
+def _is_whole(path: Path, shapes: Shapes) -> bool:
+    """Whether a file is as long as one with these tensors, and says that it holds them."""
+    start = _header(shapes)
+    if not path.is_file() or path.stat().st_size != len(start) + sum(map(_size, shapes.values())):
+        return False
+    with open(path, "rb") as file:
+        return file.read(len(start)) == start
 
 
 def _groups(shapes: Shapes, most: int) -> Iterator[list[str]]:

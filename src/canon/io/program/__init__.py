@@ -4,8 +4,7 @@
 operator by name. Here an archive is JSON and numbers and nothing else; operations are taken from a list.
 """
 
-from canon.io.program.load import is_program as is_program
-from canon.io.program.load import load_program as load_program
-from canon.io.program.save import save_program as save_program
+from canon.io.program.load import is_program, load_program
+from canon.io.program.save import save_program
 
 __all__ = ["is_program", "load_program", "save_program"]

@@ -5,7 +5,7 @@ numbers values lie), `sizes` (how loud a channel is where it is read), `forms` (
 its inputs), `liveness` (what is read).
 """
 
-from canon.recovery.facts.known import Facts as Facts
-from canon.recovery.facts.subject import Subject as Subject
+from canon.recovery.facts.known import Facts
+from canon.recovery.facts.subject import Subject
 
 __all__ = ["Facts", "Subject"]

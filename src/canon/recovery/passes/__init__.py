@@ -5,7 +5,7 @@ decides nothing about other passes and need not be sure: every rewrite is proved
 docs/add_a_pass.md.
 """
 
-from canon.recovery.passes.interface import Pass as Pass
-from canon.recovery.passes.registry import PASSES as PASSES
+from canon.recovery.passes.interface import Pass
+from canon.recovery.passes.registry import PASSES
 
 __all__ = ["PASSES", "Pass"]
