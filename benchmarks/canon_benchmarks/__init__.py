@@ -1,7 +1,6 @@
 """The measurements behind Canon's documentation: suites, grids, times and pages.
 
-`python -m canon_benchmarks` lists them. Importing this package makes its kinds of cases and its suites
-known to `canon.bench`.
+Importing this package makes its kinds of cases and its suites known to `canon.bench`; `canon bench list` lists them.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 
@@ -24,18 +24,15 @@ from canon.bench.measures.sheet import Sheet
 from canon.bench.records import Record, Store
 from canon.bench.suite import Suite, check_suite, trainings_of
 
-OUT: Final = Path("runs/bench/records")
-CACHE: Final = Path("runs/bench/models")
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How a suite is run; none of this changes what is measured."""
 
-    out: Path = OUT
+    out: Path
     """Folder of the records."""
 
-    setup: Setup = field(default_factory=lambda: Setup(CACHE))
+    setup: Setup
     executor: str = "here"
     jobs: int = 1
     address: str | None = None
