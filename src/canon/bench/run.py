@@ -15,10 +15,10 @@ from typing import Protocol
 
 import torch
 
-from canon._environment import environment
 from canon.bench.cases import Case, Training
 from canon.bench.executors import Executor, Work, executor
 from canon.bench.lab import Setup, ensure_trained
+from canon.bench.machine import machine
 from canon.bench.measures import measure
 from canon.bench.measures.sheet import Sheet
 from canon.bench.records import Record, Store
@@ -136,7 +136,7 @@ class _Runner:
         for case in todo:
             broken = next((training for training in case.trainings if training in failed), None)
             if broken is not None:
-                yield Record(case, "failed", error=f"{broken.name}: {failed[broken]}", environment=environment())
+                yield Record(case, "failed", error=f"{broken.name}: {failed[broken]}", environment=machine())
             elif not self.stop() or all(map(self.setup.models.has, case.trainings)):
                 ready.append(case)
         yield from self._watched(self.suite.name, functools.partial(measure, setup=self.setup), ready)
