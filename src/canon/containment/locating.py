@@ -15,6 +15,7 @@ from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.apart import Extracted, unless_apart
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
+from canon.containment.foreign import foreign_spaces
 from canon.containment.inputs import in_owner_convention, usual_conventions
 from canon.containment.location import Answer, Location, Span
 from canon.containment.owner import NUMBERS, Owner
@@ -185,7 +186,7 @@ def _located(
         refitted=refitted,
         owner=None,
         notes=notes_on(given, heads, len(walk.mixed)),
-        open=walk.open,
+        foreign=foreign_spaces(walk, owner.traced),
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
         close=precision.tolerance(CLOSE),
