@@ -62,7 +62,7 @@ def _told_by_order(space: Space, curves: Curves) -> bool:
 
 
 def _bends(stage: Stage, curves: Curves) -> bool:
-    """Whether a sum of channels, or one with another sign, does not come out as such; nobody knows of an unknown one."""
+    """Whether a sum of channels, or one with another sign, comes out as another; of an unknown one nobody knows."""
     if stage.kind == "slope":
         return True
     if stage.kind != "activation" or stage.function is None or stage.reach != "pointwise":
