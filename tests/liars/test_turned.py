@@ -7,7 +7,8 @@ layer, so that a difference was not shown. A stranger is still told where someth
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import pairwise
 
 import pytest
 import torch
@@ -25,6 +26,10 @@ def turn(size: int) -> Tensor:
     drawn = torch.randn(size, size, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     found: Tensor = torch.linalg.qr(drawn).Q.float()
     return found
+
+
+def linear(modules: Iterable[nn.Module]) -> list[nn.Linear]:
+    return [module for module in modules if isinstance(module, nn.Linear)]
 
 
 class Text(nn.Module):
@@ -50,14 +55,14 @@ class Text(nn.Module):
     def hide(self) -> None:
         """Turn the stream; gains go into the layers that read it."""
         basis = turn(WIDTH)
-        for norm, layer in zip(self.norms, [*self.up, self.head], strict=True):
-            layer.weight.mul_(norm.weight)
-            layer.weight.copy_(layer.weight @ basis.T)
-            norm.weight.fill_(1)
+        for norm, layer in zip(self.norms, linear([*self.up, self.head]), strict=True):
+            gain = norm.get_parameter("weight")
+            layer.weight.copy_(layer.weight * gain @ basis.T)
+            gain.fill_(1)
         self.table.weight.copy_(self.table.weight @ basis.T)
         if self.places is not None:
             self.places.copy_(self.places @ basis.T)
-        for layer in self.down:
+        for layer in linear(self.down):
             layer.weight.copy_(basis @ layer.weight)
             layer.bias.copy_(basis @ layer.bias)
 
@@ -79,7 +84,8 @@ class Odd(nn.Module):
     def hide(self) -> None:
         """Negate every other channel."""
         signs = torch.tensor([1.0, -1.0]).repeat(20)
-        for layer, reader in zip(self.layers, [*self.layers[1:], self.head], strict=True):
+        layers = linear([*self.layers, self.head])
+        for layer, reader in pairwise(layers):
             layer.weight.mul_(signs[:, None])
             layer.bias.mul_(signs)
             reader.weight.mul_(signs)
@@ -104,10 +110,10 @@ class Stream(nn.Module):
     def hide(self) -> None:
         """Turn the stream."""
         basis = turn(WIDTH)
-        for layer in (self.into, *self.down):
+        for layer in linear([self.into, *self.down]):
             layer.weight.copy_(basis @ layer.weight)
             layer.bias.copy_(basis @ layer.bias)
-        for layer in (*self.up, self.head):
+        for layer in linear([*self.up, self.head]):
             layer.weight.copy_(layer.weight @ basis.T)
 
 
