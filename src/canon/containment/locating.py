@@ -178,7 +178,9 @@ def _located(
     graph = extracted.graph
     findings = Findings(
         model=extracted.model,
-        layers=layers_of(graph, owner.architecture, found, residuals, by_key=owner.traced is None),
+        layers=layers_of(
+            graph, owner.architecture, found, residuals, by_key=owner.traced is None, in_place=walk.in_place
+        ),
         spaces=spaces_of(graph, found),
         silent={graph.spaces[space].name: item.silent for space, item in found.items()},
         first=first_spaces(graph),
