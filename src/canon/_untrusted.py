@@ -27,7 +27,7 @@ def parse_json(data: bytes, where: str) -> Any:
     try:
         return json.loads(data.decode("utf-8"), object_pairs_hook=_unique, parse_constant=_refuse, parse_float=_finite)
     except (ValueError, RecursionError) as error:
-        raise damaged(f"the header is no valid JSON: {str(error) or 'nested too deep'}", where) from error
+        raise damaged(f"it holds no valid JSON: {str(error) or 'nested too deep'}", where) from error
 
 
 def damaged(reason: str, where: str) -> FileFormatError:

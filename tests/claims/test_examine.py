@@ -99,6 +99,15 @@ def test_a_date_needs_a_source_and_a_zone(owner: Owner, made: Committed) -> None
         claims.parse_date("yesterday")
     with pytest.raises(ClaimError, match="no time zone"):
         claims.parse_date("2026-01-01T10:00")
+    with pytest.raises(ClaimError, match="no date"):
+        claims.parse_date("0001-01-01T00:00:00+14:00")
+
+
+def test_a_date_of_another_zone_is_told_in_the_zone_of_the_stamps(owner: Owner, made: Committed) -> None:
+    """Half past midnight on an island is the day before where time-stamps count."""
+    date = claims.parse_date("2026-03-01T00:30:00+14:00")
+    answer = examine(owner.present(made, suspect_date=date), owner.used)
+    assert "known since 2026-02-28 10:30:00 UTC" in answer.reason
 
 
 def test_a_date_in_the_future_shows_nothing(owner: Owner, made: Committed) -> None:

@@ -17,12 +17,12 @@ from canon.api import compare_documents, examine_evidence, load_document
 from canon.cli.exit_codes import ExitCode
 from canon.cli.main import app, execute
 from canon.errors import VerificationError
+from canon.verify.schema import check_schema, evidence_schema
 from tests.report.documents import NAMES, concluded, documents, hidden, key_of, marked, noisy, sealed
-from tests.verify.schema import check_schema
 from tests.verify.small import example, tiny
 
 ARCH = ("--arch", "tests.verify.small:tiny", "--size", "3x8x8")
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "evidence.schema.json").read_text(encoding="utf-8"))
+SCHEMA = evidence_schema()
 EVIDENCE = [name for name in NAMES if name not in ("recovered", "clean")]
 
 

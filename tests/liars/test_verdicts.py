@@ -143,6 +143,20 @@ def test_a_layout_key_of_two_models_gives_no_strong_word() -> None:
     assert not isinstance(found.verdict, STRONG), found.verdict
 
 
+@pytest.mark.parametrize("by_key", [False, True])
+@pytest.mark.parametrize("taken", [("conv3",), ("conv1", "conv3"), ("conv2", "conv3"), ("conv3", "fc")])
+def test_a_model_with_layers_of_the_suspect_gives_no_strong_word(taken: tuple[str, ...], by_key: bool) -> None:
+    """Most numbers are the suspect's, most layers are not."""
+    mine, theirs = victim(2), dict(victim(1).named_parameters())
+    with torch.no_grad():
+        for name, parameter in mine.named_parameters():
+            if name.split(".")[0] in taken:
+                parameter.copy_(theirs[name])
+    anchor = {"layout_key": register(mine, EXAMPLE)} if by_key else {"reference": mine}
+    found = judge(victim(1), EXAMPLE, **anchor, options=JudgeOptions(recover=False))
+    assert not isinstance(found.verdict, STRONG), found.verdict
+
+
 def test_a_layout_key_that_holds_no_outputs_is_no_fault() -> None:
     found = judge(victim(3), EXAMPLE, layout_key=replace(registered(), registered=None))
     assert not isinstance(found.verdict, STRONG), found.verdict

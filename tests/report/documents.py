@@ -237,11 +237,20 @@ def hostile() -> dict[str, Any]:
         {**comparison, "source": HOSTILE[5]},
     ]
     document["notes"] = [*HOSTILE]
-    document["inputs"] = {HOSTILE[1]: {HOSTILE[0]: HOSTILE[2]}, "suspect": {"file": HOSTILE[4], "sha256": HOSTILE[1]}}
-    document["options"] = {**document["options"], HOSTILE[0]: [HOSTILE[1], HOSTILE[3]]}
+    document["inputs"] = {
+        HOSTILE[1]: {HOSTILE[0]: HOSTILE[2]},
+        "suspect": {"file": HOSTILE[4], "sha256": HOSTILE[1]},
+        "reference": {"file": HOSTILE[3]},
+    }
     pairs = [{"norm": HOSTILE[0], "layer": HOSTILE[1]}]
     document["form"] = {"kind": "folded", "restored": pairs, "folded": pairs, "from_owner": [*FROM_OWNER]}
-    document["record"] = {"created": HOSTILE[5], "command": HOSTILE[0], "case": HOSTILE[1], HOSTILE[2]: HOSTILE[4]}
+    document["record"] = {
+        **document["record"],
+        "note": HOSTILE[5],
+        "command": HOSTILE[0],
+        "case": HOSTILE[1],
+        HOSTILE[2]: HOSTILE[4],
+    }
     document["priority"] = {
         "answer": "nothing shown",
         "reason": HOSTILE[4],

@@ -21,6 +21,7 @@ from canon.verify import register
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.digest import document_digest, file_digest, model_digest
 from canon.verify.evidence import plain
+from canon.verify.schema import evidence_schema
 from canon.verify.verdict import decide
 from canon.watermarks import Controls, Key, Message
 from tests.verify.small import disguise, example, tiny
@@ -234,6 +235,16 @@ CONCLUDED: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "where the mark was read": ("mark", lambda d: d["watermark"].update(read_from="extracted")),
     "a place where no mark is read": ("mark", lambda d: d["watermark"].update(read_from="elsewhere")),
     "why networks are not equal": ("no key", lambda d: d["equality"].update(reason="they are not")),
+    "whom outputs were compared with": ("no key", lambda d: d["function"].update(against="the registered model")),
+    "a median beyond the worst": ("no key", lambda d: d["alignment"]["spaces"][0].update(median=0.5)),
+    "more ambiguous channels than there are": ("no key", lambda d: d["alignment"]["spaces"][0].update(ambiguous=999)),
+    "a count below zero": ("no key", lambda d: d["equality"].update(numbers=-1)),
+    "a count that is none": ("no key", lambda d: d["network"][0].update(suspect="many")),
+    "something that evidence does not say": ("no key", lambda d: d["certificate"].update(signed=True)),
+    "a time that is none": ("no key", lambda d: d["record"].update(created="last year")),
+    "figures of a mark that was not read": ("mark", lambda d: d["watermark"].update(refused="no")),
+    "a column left out of the histogram": ("no key", lambda d: d["certificate"]["histogram"]["counts"].pop()),
+    "no precision at all": ("no key", lambda d: d["precision"].update(owner="float8_e4m3fn")),
     "widths of layers": ("no key", lambda d: d["certificate"]["layers"][0].update(width=1)),
 }  # fmt: skip
 
@@ -249,7 +260,7 @@ def test_an_edit_that_draws_its_conclusions_contradicts_itself(name: str) -> Non
     document |= {"answers": plain(asdict(answers)), "verdict": {"kind": verdict.kind, "reason": verdict.reason}}
     document.pop("digest")
     document["digest"] = document_digest(document)
-    with pytest.raises(VerificationError, match=r"contradicts itself|cannot be right"):
+    with pytest.raises(VerificationError, match=r"contradicts itself|cannot be right|does not follow the schema"):
         check_evidence(document)
 
 
@@ -265,7 +276,7 @@ def test_a_document_made_from_nothing_is_refused(version: int) -> None:
         "format": "canon-evidence", "version": version, "verdict": {"kind": "proved", "reason": "so"},
         "certificate": None, "watermark": None, "alignment": {"established": True}, "form": {"kind": "given"},
     }  # fmt: skip
-    with pytest.raises(VerificationError, match=r"incomplete|version 1"):
+    with pytest.raises(VerificationError, match=r"does not follow the schema|version 1"):
         check_evidence({**document, "digest": document_digest(document)})
 
 
@@ -276,3 +287,18 @@ def test_digests(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"abc")
     assert file_digest(path) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+def test_a_document_that_says_something_twice_is_refused() -> None:
+    text = json.dumps(documents()["stranger"])
+    with pytest.raises(VerificationError, match="twice"):
+        read_evidence('{"verdict": {"kind": "proved", "reason": "all agree"}, ' + text[1:])
+
+
+def test_the_checker_knows_every_word_of_the_schema() -> None:
+    def words(schema: dict[str, Any]) -> set[str]:
+        below = [*schema.get("properties", {}).values(), schema.get("items"), schema.get("additionalProperties")]
+        return schema.keys() | {word for part in below if isinstance(part, dict) for word in words(part)}
+
+    known = {"type", "const", "enum", "pattern", "minimum", "maximum", "required", "items", "properties"}
+    assert words(evidence_schema()) - known <= {"$schema", "title", "description", "additionalProperties"}

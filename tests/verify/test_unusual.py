@@ -150,3 +150,65 @@ def test_images_of_other_colours_have_a_way_out(colours: int, owners: bool) -> N
         assert "nn.Sequential" in str(caught.value.hint)
     else:
         judge(suspect, torch.randn(2, colours, 8, 8), layout_key=key)  # an answer: all but the first layer is there
+
+
+class Spectral(nn.Module):
+    """Complex numbers between layers, and outputs that are their sizes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(6, 20, dtype=torch.complex64), nn.Linear(20, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.out(self.into(x.to(torch.complex64)).abs())
+        return result
+
+
+class Noise(nn.Module):
+    """A layer that draws numbers while it runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.dropout(x, 0.3, training=True) + torch.randn_like(x)
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_both_parts_of_complex_numbers_are_compared(by_key: bool) -> None:
+    torch.manual_seed(0)
+    owner = Spectral().eval()
+    anchor: dict[str, Any] = {"layout_key": register(owner, EXAMPLE)} if by_key else {"reference": owner}
+    assert judge(owner, EXAMPLE, **anchor).answers.network.answer == "equal"
+    other = copy.deepcopy(owner)
+    with torch.no_grad():
+        other.into.weight.imag.mul_(-1)
+    assert judge(other, EXAMPLE, **anchor).answers.network.answer == "not decided"
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_a_model_that_draws_numbers_computes_what_its_copy_computes(by_key: bool) -> None:
+    torch.manual_seed(0)
+    owner = nn.Sequential(nn.Linear(6, 32), nn.ReLU(), Noise(), nn.Linear(32, 4)).eval()
+    anchor: dict[str, Any] = {"layout_key": register(owner, EXAMPLE)} if by_key else {"reference": owner}
+    before = torch.random.get_rng_state()
+    found = judge(copy.deepcopy(owner), EXAMPLE, **anchor)
+    assert torch.equal(torch.random.get_rng_state(), before), "nobody else's numbers change"
+    assert (found.answers.network.answer, found.answers.function.answer) == ("equal", "agree")
+
+
+def test_a_norm_over_the_batch_sees_the_same_batches_in_any_type() -> None:
+    torch.manual_seed(0)
+    owner = nn.Sequential(
+        nn.Linear(6, 32), nn.BatchNorm1d(32, track_running_stats=False), nn.ReLU(), nn.Linear(32, 4)
+    ).eval()
+    assert judge(copy.deepcopy(owner).half(), EXAMPLE, reference=owner).answers.function.answer == "agree"
+
+
+def test_a_key_tells_outputs_that_move_alike() -> None:
+    owner = perceptron()
+    louder = copy.deepcopy(owner)
+    with torch.no_grad():
+        louder.get_parameter("4.weight").mul_(3)
+        louder.get_parameter("4.bias").mul_(3)
+    function = judge(louder, EXAMPLE, layout_key=register(owner, EXAMPLE)).answers.function
+    assert function.answer == "disagree"
+    assert function.correlation is not None
+    assert function.correlation > 0.99

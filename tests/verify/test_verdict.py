@@ -62,7 +62,8 @@ def test_the_documented_table_is_the_one_that_decides() -> None:
         return "any" if set(words) == set(every) else ", ".join(words)
 
     rows = [
-        f"| {', '.join(rule.network)} | {cell(rule.function, get_args(FunctionWord))} | "
+        f"| {', '.join(rule.network)} | {cell(rule.function, get_args(FunctionWord))}"
+        f"{', and move apart' * rule.apart} | "
         f"{cell(rule.mark, get_args(MarkWord))} | "
         f"{cell(rule.priority, get_args(PriorityWord))} | {rule.verdict.kind} |"
         for rule in TABLE

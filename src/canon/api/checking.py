@@ -21,38 +21,24 @@ from canon.api.recounting import (
     recovery_holds,
     structure_holds,
 )
-from canon.errors import VerificationError
+from canon.errors import CanonError, VerificationError
 from canon.verify.alignment import ESTABLISHED
 from canon.verify.answering import answers_of, unusual_options
 from canon.verify.certificate import BINS, SWEEP
-from canon.verify.evidence import FROM_OWNER, check_digest, open_evidence, plain
+from canon.verify.evidence import FROM_OWNER, check_digest, check_version, plain
 from canon.verify.mark import Tier2, p_value
 from canon.verify.precision import ROUNDINGS
+from canon.verify.schema import check_schema, evidence_schema
 from canon.verify.verdict import decide
 from canon.watermarks import Controls, get, names
 from canon.watermarks.controls import COUNT
 
 Document = Mapping[str, Any]
-
-FIELDS: Final[dict[str, Any]] = {
-    "format": str, "version": int, "record": dict, "verdict": dict, "answers": dict, "inputs": dict, "options": dict,
-    "precision": dict, "structure": (str, type(None)),
-    "program": (dict, type(None)), "notes": list, "form": dict, "equality": (dict, type(None)),
-    "alignment": (dict, type(None)), "certificate": (dict, type(None)), "containment": (dict, type(None)),
-    "function": dict, "watermark": (dict, type(None)), "priority": dict, "recovery": (dict, type(None)),
-    "network": list, "environment": dict, "digest": str,
-}  # fmt: skip
-"""What a document consists of."""
+Check = Callable[[Document], None]
+"""Raises a `VerificationError` where something does not hold."""
 
 MOST_KINDS: Final = 3
 """Kinds of controls that there are."""
-
-
-def read_evidence(text: str) -> dict[str, Any]:
-    """Parse and check a document."""
-    document = open_evidence(text)
-    check_evidence(document)
-    return document
 
 
 def check_evidence(document: Any) -> None:
@@ -62,19 +48,29 @@ def check_evidence(document: Any) -> None:
         VerificationError: It is of another kind or version, was changed after it was written, lacks something, or
             contradicts itself.
     """
-    check_digest(document)
-    for name, kind in FIELDS.items():
-        if name not in document or not isinstance(document[name], kind):
-            raise VerificationError(f"the document is incomplete: '{name}' is missing or of another kind")
-    surplus = sorted(document.keys() - FIELDS.keys())
-    if surplus:
-        raise VerificationError(f"the document holds something that evidence does not: '{surplus[0]:.40}'")
+    check_version(document)
+    for check in CHECKS.values():
+        repeat(check, document)
+
+
+def repeat(check: Check, document: Document) -> None:
+    """Work out again what one check looks at.
+
+    Raises:
+        VerificationError: It does not hold, or what it follows from is not there.
+    """
     try:
-        _verdict(document)
-        for check in CHECKS:
-            check(document)
-    except (KeyError, TypeError, AttributeError, ValueError, IndexError, OverflowError, StopIteration) as error:
-        raise VerificationError(f"the document is incomplete: {error!r:.80}") from error
+        check(document)
+    except VerificationError:
+        raise
+    except (
+        CanonError, KeyError, TypeError, AttributeError, ValueError, IndexError, ArithmeticError, StopIteration,
+    ) as error:  # fmt: skip
+        raise VerificationError(f"figures are missing or of another kind: {error!r:.80}") from error
+
+
+def _schema(document: Document) -> None:
+    check_schema(document, evidence_schema())
 
 
 def _verdict(document: Document) -> None:
@@ -160,6 +156,7 @@ def _certificate(document: Document) -> None:
     compared = any(layer["max_rel_err"] is not None for layer in layers)
     _same("the histogram", counted, channels if compared else 0)
     _same("the histogram", certificate["histogram"]["borders"], list(BINS))
+    _same("the histogram", len(certificate["histogram"]["counts"]), len(BINS) + 1)
     _same("the matching", certificate["matching"], document["options"]["matching"])
     within_layers = sum(layer["match_frac"] * layer["width"] for layer in layers)
     _near("the share of channels", certificate["match_frac"], within_layers / channels if channels else 0.0)
@@ -193,6 +190,9 @@ def _alignment(document: Document) -> None:
     total = sum(space["width"] for space in free)
     distinct = sum(space["distinct"] * space["width"] for space in free) / total if total else 1.0
     _near("the alignment", alignment["distinct"], distinct)
+    for space in alignment["spaces"]:
+        ordered = space["worst"] is None or (space["median"] is not None and space["median"] <= space["worst"])
+        _same(f"space {space['name']:.60}", ordered and space["ambiguous"] <= space["width"], True)
     worst = [space["worst"] for space in alignment["spaces"]]
     _same("the alignment", alignment["worst"], None if None in worst else max(worst, default=0.0))
     _same("the alignment", alignment["established"], distinct >= ESTABLISHED)
@@ -203,6 +203,7 @@ def _alignment(document: Document) -> None:
 def _watermark(document: Document) -> None:
     mark = document["watermark"]
     if mark is None or mark["refused"] is not None:
+        _same("a mark that was not read", mark is None or mark.keys() == {"scheme", "refused"}, True)
         return
     _near("the p-value", mark["binomial"], p_value(mark["matched"], mark["total"], mark["alternatives"]))
     _same("the places to choose from", mark["alternatives"] >= 1, True)
@@ -279,10 +280,24 @@ def _form(document: Document) -> None:
     _same("the form", form["from_owner"], list(FROM_OWNER) if form["restored"] else [])
 
 
-CHECKS: Final[tuple[Callable[[Document], None], ...]] = (
-    structure_holds, program_holds, _precision, _equality, _certificate, _alignment, function_holds, containment_holds,
-    recovery_holds, _watermark, priority_holds, _form,
-)  # fmt: skip
+CHECKS: Final[Mapping[str, Check]] = {
+    "the digest is that of the content": check_digest,
+    "every figure is of the kind and in the range of the schema": _schema,
+    "answers and verdict follow from the figures": _verdict,
+    "what was compared is what could be compared": structure_holds,
+    "the program is the owner's as far as its figures say": program_holds,
+    "precision and tolerance follow from the float types and options": _precision,
+    "equality follows from coverage, residuals and alignment": _equality,
+    "the certificate follows from its layers": _certificate,
+    "the alignment follows from its spaces": _alignment,
+    "differences of outputs are numbers, or there is a reason": function_holds,
+    "what was located follows from its layers and spaces": containment_holds,
+    "what was recovered follows from its spaces": recovery_holds,
+    "p-values, controls and Tier 2 follow from the bits": _watermark,
+    "who was first follows from claims that hold": priority_holds,
+    "the form follows from the norms that were folded": _form,
+}
+"""What is worked out again, and how."""
 
 
 def _same(what: str, said: object, found: object) -> None:

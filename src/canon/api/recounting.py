@@ -18,6 +18,9 @@ from canon.verify.precision import ROUNDINGS, SINGLE
 
 Document = Mapping[str, Any]
 
+ANCHORS: Final = {"reference": "the reference", "layout_key": "the registered model"}
+"""By role of an input: whom the suspect's outputs are compared with."""
+
 COMPARED: Final = ("equality", "alignment", "certificate", "containment")
 """What there is only where networks could be compared."""
 
@@ -58,6 +61,8 @@ def program_holds(document: Document) -> None:
 def function_holds(document: Document) -> None:
     """A difference is a number, or there is a reason why there is none."""
     found = [*document["function"]["comparisons"], *document["function"]["recovered"]]
+    anchors = [name for role, name in ANCHORS.items() if role in document["inputs"]]
+    _must(anchors == [document["function"]["against"]], "outputs were compared with what was not given")
     located, rounding = document["containment"], document["function"].get("rounding")
     _must(rounding is None or _number(rounding) >= 0, "outputs are moved by less than nothing")
     sources = [item["source"] for item in document["function"]["comparisons"]]
@@ -101,6 +106,8 @@ def containment_holds(document: Document) -> None:
     for item in (*layers, *spaces):
         most = item["channels" if "channels" in item else "owner"]
         _must(0 <= item["distinct"] <= item["found"] <= most, f"more of '{item['name']!s:.60}' was found than there is")
+    for layer in layers:
+        _must(_ordered(layer), f"the residuals of '{layer['name']!s:.60}' are not in order")
     for space in spaces:
         counted = space["found"] + space["copies"] + space["surplus"]
         _must(counted == space["suspect"], f"the channels of '{space['name']!s:.60}' do not add up")
@@ -108,6 +115,7 @@ def containment_holds(document: Document) -> None:
     medians = sorted(layer["median"] for layer in found)
     _must(located["residual"] == max((layer["worst"] for layer in found), default=None), "another worst residual")
     _must(located["median"] == (medians[len(medians) // 2] if medians else None), "another median residual")
+    _must(all(span["spanned"] <= span["channels"] for span in located["spans"]), "more is spanned than was tested")
     _must(located["missing"] == sum(s["owner"] - s["found"] for s in spaces), "other channels are missing")
     coverage, deep = _number(located["coverage"]), _number(located["deep"])
     _must(0 <= coverage <= 1 and 0 <= deep <= 1, "a coverage is no share")
@@ -163,6 +171,12 @@ def priority_holds(document: Document) -> None:
     _must(own["time"] in [stamp["time"] for stamp in stamps], "the claim's time is that of no time-stamp")
     earlier = [c for c in claims[1:] if not c["wrong"] and c["time"] <= own["time"]]
     _must(answer != "first" or not earlier, "another claim to the suspect was there before")
+
+
+def _ordered(residuals: Document) -> bool:
+    """Whether the median is no more than the worst; what is not finite is null."""
+    median, worst = residuals["median"], residuals["worst"]
+    return worst is None or (median is not None and _number(median) <= _number(worst))
 
 
 def _number(value: Any) -> float:

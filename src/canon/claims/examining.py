@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, time
 from typing import Any
 
 from torch import nn
@@ -191,7 +191,9 @@ def _weigh(own: _Looked, rivals: Sequence[_Looked], presented: Presented) -> Pri
     if date is not None:
         if date > presented.trust.moment:
             return Priority("nothing shown", "the suspect's date lies in the future")
-        known.append((date, date, f"the suspect is known since {date:%Y-%m-%d} ({presented.suspect_date_source})"))
+        since = date.astimezone(UTC)
+        told = f"{since:%Y-%m-%d}" + f"{since: %H:%M:%S} UTC" * (since.time() != time.min)
+        known.append((date, date, f"the suspect is known since {told} ({presented.suspect_date_source})"))
     for rival in rivals:
         if not rival.wrong and rival.stamp is not None:
             text = f"another claim to the suspect was stamped {rival.stamp.time:%Y-%m-%d %H:%M:%S} UTC"

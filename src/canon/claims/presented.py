@@ -105,7 +105,7 @@ class Used:
 
 
 def parse_date(text: str) -> datetime:
-    """A day, which begins at midnight UTC, or a moment with its time zone.
+    """A day, which begins at midnight UTC, or a moment with its time zone; in UTC.
 
     >>> parse_date("2026-03-01").isoformat()
     '2026-03-01T00:00:00+00:00'
@@ -118,7 +118,10 @@ def parse_date(text: str) -> datetime:
         if len(text) > len("2026-03-01"):
             raise ClaimError(f"'{text:.40}' has no time zone", hint="Write 2026-03-01T12:00:00Z")
         moment = moment.replace(tzinfo=UTC)
-    return moment
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError as error:
+        raise ClaimError(f"'{text:.40}' is no date", hint="Write 2026-03-01, or 2026-03-01T12:00:00Z") from error
 
 
 def _read(claim: str | Path, opening: str | Path | None) -> tuple[Claim | None, Opening | None, str | None]:

@@ -67,8 +67,8 @@ class Findings:
     close: float = CLOSE
     """Residuals up to which the owner's numbers are still there: `CLOSE`, or what the coarser float type allows."""
 
-    open: tuple[str, ...] = ()
-    """Linear spaces whose channels may be sums of the owner's, which a key cannot tell."""
+    foreign: tuple[str, ...] = ()
+    """Spaces that are another network's, whatever order, scales, signs or basis they stand in."""
 
     start: Start | None = None
     """Where a common start explains what was found, the figures that show it."""
@@ -164,10 +164,10 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
             f"{many}, but {deep.channels - deep.telling:,} of {deep.channels:,} beyond the first layers are described "
             "by too few numbers to tell a changed copy from a stranger; a robust key or the owner's model has more"
         )
-    if deep.evidence <= STRANGER and findings.open:
+    if deep.evidence <= STRANGER and not findings.foreign:
         return "not decided", (
-            f"{many}, but what makes '{findings.open[0]}' is the owner's, and nothing but linear layers read it: its "
-            "channels may be sums of the owner's, which only the owner's model can tell"
+            f"{many}, as in a stranger; but channels that were turned, mixed or given other signs would look the same "
+            "here, and nothing shows that they are another network's"
         )
     if deep.evidence <= STRANGER:
         return "unrelated", f"{many}, {deep.distinct:,} of {deep.channels:,} beyond the first layers, as in a stranger"

@@ -15,6 +15,7 @@ from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.apart import Extracted, unless_apart
 from canon.containment.exact import compare_exactly, confirm
 from canon.containment.extract import blank, extract
+from canon.containment.foreign import foreign_spaces
 from canon.containment.inputs import in_owner_convention, usual_conventions
 from canon.containment.location import Answer, Location, Span
 from canon.containment.owner import NUMBERS, Owner
@@ -177,7 +178,9 @@ def _located(
     graph = extracted.graph
     findings = Findings(
         model=extracted.model,
-        layers=layers_of(graph, owner.architecture, found, residuals, by_key=owner.traced is None),
+        layers=layers_of(
+            graph, owner.architecture, found, residuals, by_key=owner.traced is None, in_place=walk.in_place
+        ),
         spaces=spaces_of(graph, found),
         silent={graph.spaces[space].name: item.silent for space, item in found.items()},
         first=first_spaces(graph),
@@ -185,7 +188,7 @@ def _located(
         refitted=refitted,
         owner=None,
         notes=notes_on(given, heads, len(walk.mixed)),
-        open=walk.open,
+        foreign=foreign_spaces(walk, owner.traced),
         updates=tuple(updates(owner.portrait, found, known) for known in ancestors),
         seed=owner.portrait.seed,
         close=precision.tolerance(CLOSE),

@@ -43,8 +43,12 @@ def layers_of(
     residuals: Mapping[str, Tensor],
     *,
     by_key: bool,
+    in_place: frozenset[int],
 ) -> tuple[LocatedLayer, ...]:
-    """Every layer of the owner's: how many of its channels were found, and how far they are from the owner's."""
+    """Every layer of the owner's: how many of its channels were found, and how far they are from the owner's.
+
+    In spaces that are `in_place` a channel stands in its place whatever it holds.
+    """
     first, rows, layers = first_spaces(graph), channels_of(graph), []
     for name in architecture.shapes:
         items = [(found[space], repeat) for space, repeat in rows[name] if space in found]
@@ -55,7 +59,9 @@ def layers_of(
         far = residuals[name][here & heard]
         known = torch.cat([item.accepted.distinct.repeat_interleave(repeat) for item, repeat in items])
         # A space may have been found by other layers that make it. A key tells channels apart, not their layers.
-        near = torch.ones_like(here) if by_key else residuals[name] <= OTHERS
+        near = residuals[name] <= OTHERS
+        if by_key:
+            near = known if any(space in in_place for space, _ in rows[name]) else torch.ones_like(here)
         layers.append(
             LocatedLayer(
                 name=name,

@@ -205,7 +205,7 @@ class Walk:
 
     def _unmix(self, space: Space) -> bool:
         """Bring a linear space in which hardly anything was found into the owner's basis, if it is in another one."""
-        if self.bases is None or space.id in self.mixed or not movable(space) or not self._poor(space.id):
+        if self.bases is None or space.id in self.mixed or not movable(space) or not self.poor(space.id):
             return False
         basis = self.bases.basis(self.linear, space)
         if basis is None or not change_basis(self.linear, space, basis):
@@ -214,23 +214,14 @@ class Walk:
         self._measured = {place: known for place, known in self._measured.items() if place[0] != space.id}
         return True
 
-    @property
-    def open(self) -> tuple[str, ...]:
-        """Linear spaces in which hardly anything was found, though what they are made from was: another basis would
-        look like this, and what is known of the owner's does not tell."""
-        return tuple(
-            space.name
-            for space in self.graph.spaces
-            if self.bases is None and movable(space) and self._poor(space.id) and self.linear.terms(space)
-            and any(self._reads_found(self.graph.maps[producer.map]) for producer in space.producers)
-        )  # fmt: skip
-
-    def _poor(self, space: int) -> bool:
+    def poor(self, space: int) -> bool:
+        """Whether hardly anything of a space was found."""
         accepted = self.found[space].accepted
         return accepted.told < FEW * accepted.found.numel()
 
-    def _reads_found(self, linear: LinearMap) -> bool:
-        return linear.columns is not None and not any(self._poor(segment.space) for segment in linear.columns)
+    def reads_found(self, linear: LinearMap) -> bool:
+        """Whether a layer reads spaces alone in which more was found."""
+        return linear.columns is not None and not any(self.poor(segment.space) for segment in linear.columns)
 
     def _told(self, index: int, step: Step, space: Space) -> tuple[Measured, Description | None]:
         """What a step says of the suspect; scales alone where nothing that it rests on has changed since."""

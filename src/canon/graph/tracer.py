@@ -222,6 +222,8 @@ def _follow(state: State, step: Operation) -> Any:
         state.readers.setdefault(name, what)
     if step.call is None:
         state.pin_value(everything, step.reason)
+    elif any(value.data.is_complex() for value in operands):
+        state.pin_value(everything, "complex numbers")
     else:
         rule = lookup(step.call.name)
         assert rule is not None, "front ends look rules up"

@@ -176,7 +176,7 @@ def _asked(
 
 def _known(curve: Tensor) -> tuple[Label, float] | None:
     """The function of the table that has these values, and the factor that they have besides."""
-    if curve.dtype == torch.bool:
+    if curve.dtype == torch.bool or curve.is_complex():
         return None
     factors = curve[_LARGEST].double() / _VALUES[:, _LARGEST]
     factors = torch.where((factors - 1).abs() <= PRECISION, 1.0, factors)[:, None]

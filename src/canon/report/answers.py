@@ -225,7 +225,7 @@ def _mark(document: Document) -> Told:
         )
     if answer == "void":
         says = f"this key shows nothing, whatever it reads: {controls['reason']}"
-        return says, facts, "whether the owner's network or another mark is in the suspect"
+        return says, [facts[0], facts[2]], "whether the owner's network or another mark is in the suspect"
     return _unread(document), facts, "marks of other keys; an unread mark does not speak against the network"
 
 

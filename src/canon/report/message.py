@@ -55,6 +55,15 @@ def _back(tier2: Mapping[str, Any], answer: str) -> str:
     return f"{reads}; {number(min(back, lost))} of that came back, which is {enough}."
 
 
+def _predicate(tier2: Mapping[str, Any], controls: Controls) -> str:
+    """Whether enough came back, and where that says nothing."""
+    if controls.void:
+        return "says nothing, the key is void"
+    if not tier2["drop"]:
+        return "holds, since nothing was lost that had to come back"
+    return "holds" if tier2["passed"] else "does not hold"
+
+
 def _luck(mark: Mapping[str, Any], controls: Controls, found: charts.Luck) -> str:
     limit, enough = number(mark["alpha"]), found.needed_bits
     needed = (
@@ -93,7 +102,7 @@ def _rows(mark: Mapping[str, Any], controls: Controls) -> list[tuple[str, str]]:
         ("p-value, with the controls' chance and scatter", f"{mark['p_value']:.3g}"),
         ("p-value of independent fair coins (binomial)", f"{mark['binomial']:.3g}"),
         ("largest p-value that shows a mark (α)", f"{mark['alpha']:g}"),
-        ("bits of a wrong key are fair coins", "yes" if mark["carries_alone"] else "no"),
+        ("in this scheme, bits of a key drawn at random are fair coins", "yes" if mark["carries_alone"] else "no"),
         ("controls", ", ".join(f"{many:,} {kind}" for kind, many in mark["controls"]["kinds"].items())),
         ("seed of the controls", f"{controls.seed}"),
         ("mean share of right bits of the controls", f"{controls.mean:.4f}"),
@@ -103,5 +112,5 @@ def _rows(mark: Mapping[str, Any], controls: Controls) -> list[tuple[str, str]]:
         ("similarity where it was read (r)", f"{tier2['recovered']:.4f}"),
         ("part of the loss that must come back (λ)", f"{tier2['fraction']:g}"),
         ("room for rounding (δ)", f"{tier2['slack']:g}"),
-        ("r − a ≥ λ · max(0, c − a) − δ", "holds" if tier2["passed"] else "does not hold"),
+        ("r − a ≥ λ · max(0, c − a) − δ", _predicate(tier2, controls)),
     ]

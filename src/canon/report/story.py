@@ -9,7 +9,7 @@ from typing import Any, Final
 from canon.report.answers import Fact, Tone
 from canon.report.words import count, number, percent, sentence
 from canon.verify.answering import answers_of, unusual_options
-from canon.verify.verdict import TABLE, Rule
+from canon.verify.verdict import FOUND, TABLE, Rule
 
 Document = Mapping[str, Any]
 
@@ -42,6 +42,10 @@ MEANINGS: Final = {
     "inconclusive": "Inconclusive speaks for neither side: neither a match nor a difference was shown as it must be.",
 }
 
+NOT_ALL: Final = (
+    "Inconclusive speaks for neither side: the network was found, and something else that was brought does not hold."
+)
+
 
 def rule_of(document: Document) -> Rule:
     """The line of the table that the answers lead to."""
@@ -60,7 +64,8 @@ def tell(document: Document) -> Story:
         lead = [f"With these answers and standard options the verdict would be: {rule.verdict.kind}."]
     if unusual:
         lead.append(f"Asked for: {'; '.join(unusual)}.")
-    lead.append(MEANINGS[kind])
+    found = kind == "inconclusive" and not unusual and document["answers"]["network"]["answer"] in FOUND
+    lead.append(NOT_ALL if found else MEANINGS[kind])
     lead += [sentence(note) for note in document["notes"]]
     return Story(
         kind, TONES[kind], kind.capitalize(), sentence(headline).rstrip("."), tuple(lead), tuple(_limits(document))

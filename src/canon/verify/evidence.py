@@ -7,7 +7,6 @@ signature. Who must be sure of its origin signs the file, or repeats the run: al
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -26,6 +25,7 @@ from canon.verify.answers import Answers
 from canon.verify.certificate import BINS, Certificate
 from canon.verify.digest import document_digest
 from canon.verify.forms import Form
+from canon.verify.schema import check_schema, outline_schema
 from canon.verify.verdict import Verdict
 
 FORMAT: Final = "canon-evidence"
@@ -66,33 +66,30 @@ def write_evidence(
     return {**document, "digest": document_digest(document)}
 
 
-def open_evidence(text: str) -> Document:
-    """Parse a document whose digest and form are right; `canon.verify.checking` checks what it says.
-
-    Raises:
-        VerificationError: It is of another kind or version, or was changed after it was written.
-    """
+def check_form(document: object, where: str | None = None) -> None:
+    """Refuse what is no evidence of this version with all its parts; what they hold is not looked at."""
+    check_version(document, where)
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise VerificationError("the document is not JSON") from error
-    check_digest(document)
-    assert isinstance(document, dict), "checked"
-    return document
+        check_schema(document, outline_schema())
+    except VerificationError as error:
+        raise VerificationError(error.message, where=where) from error
 
 
-def check_digest(document: Any) -> None:
-    """Refuse what is not evidence, is of another version, or was changed after it was written."""
+def check_version(document: object, where: str | None = None) -> None:
+    """Refuse what is no evidence, or of another version."""
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise VerificationError("the document is not evidence written by Canon")
+        raise VerificationError("the document is not evidence written by Canon", where=where)
     version = document.get("version")
-    if type(version) is not int or version > VERSION:
-        raise VerificationError(f"the document has version {version!r:.20}; this Canon reads version {VERSION}")
-    if version < VERSION:
+    if type(version) is not int or version != VERSION:
         raise VerificationError(
-            f"the document has version {version}, whose verdicts rested on less",
+            f"the document has version {version!r:.20}; this Canon reads version {VERSION}",
+            where=where,
             hint="Repeat the verification with this version of Canon",
         )
+
+
+def check_digest(document: Mapping[str, Any]) -> None:
+    """Refuse what was changed after it was written."""
     content = {name: value for name, value in document.items() if name != "digest"}
     try:
         digest = document_digest(content)

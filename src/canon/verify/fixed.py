@@ -43,7 +43,8 @@ def projection_residual(ours: Tensor, theirs: Tensor) -> float:
 
 
 def _project(tensor: Tensor, seed: int) -> Tensor:
-    flat = tensor.detach().flatten().double().cpu()
+    whole = tensor.detach()
+    flat = (torch.view_as_real(whole) if whole.is_complex() else whole).flatten().double().cpu()
     rows = -(-flat.numel() // CHUNK)
     padded = torch.nn.functional.pad(flat, (0, rows * CHUNK - flat.numel())).view(rows, CHUNK)
     generator = torch.Generator().manual_seed(seed)

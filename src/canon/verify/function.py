@@ -32,6 +32,9 @@ FLAT: Final = 1e-5
 BATCH: Final = 32
 """Inputs that a user gives are run this many at a time."""
 
+SEED: Final = 0
+"""Of what models draw while they run, such as dropout that is always on."""
+
 NUMBERS: Final = 16
 """Numbers that are kept of the outputs on one probe, where they are kept for later."""
 
@@ -99,7 +102,7 @@ def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
         VerificationError: The model cannot be run on these inputs.
     """
     running = runner(model)
-    calls = _joined(calls) if running is not model else calls
+    calls = _joined(calls) if layer_by_layer(running) else calls
     plain = all(isinstance(x, Tensor) for call in calls for x in call)
     if not plain or not layer_by_layer(running) or not any(map(is_mapped, tensor_names(model)[0].values())):
         return _outputs(running, calls)
@@ -126,7 +129,8 @@ def _digest(calls: Sequence[Inputs]) -> str:
 def _outputs(running: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     device = next((p.device for p in running.parameters()), torch.device("cpu"))
     try:
-        with torch.no_grad():
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(SEED)  # a model that draws numbers while it runs draws the same ones every time
             found = [_side_by_side(running(*_moved(cast(call, running), device)), call) for call in calls]
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
@@ -213,7 +217,8 @@ def _moved(call: Inputs, device: torch.device) -> Inputs:
 def _side_by_side(result: Any, call: Inputs) -> Tensor:
     """All float tensors of an output, one row for every probe of the call."""
     batch = next((len(x) for x in call if isinstance(x, Tensor) and x.ndim), 1)
-    parts = [part.double().cpu() for part in _tensors(result) if part.is_floating_point()]
+    parts = [torch.view_as_real(part) if part.is_complex() else part for part in _tensors(result)]
+    parts = [part.double().cpu() for part in parts if part.is_floating_point()]
     if not parts:
         raise ValueError("the model has no output of floating point")
     same = [part for part in parts if part.ndim and len(part) == batch]

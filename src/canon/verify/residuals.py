@@ -95,6 +95,8 @@ def fixed_residual(ours: Tensor, theirs: Tensor) -> float:
     """The worst relative residual of a tensor whose entries have no freedom: by row, or by entry of a single axis."""
     if ours.shape != theirs.shape:
         return float("inf")
+    if ours.is_complex() and theirs.is_complex():
+        ours, theirs = torch.view_as_real(ours.detach()), torch.view_as_real(theirs.detach())
     if not theirs.is_floating_point():
         return 0.0 if torch.equal(ours.cpu(), theirs.cpu()) else float("inf")
     if theirs.numel() == 0:

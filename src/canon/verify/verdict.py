@@ -139,6 +139,13 @@ def decide(answers: Answers, unusual: Sequence[str] = ()) -> Verdict:
 def table_lines(cell: Callable[[Sequence[str]], str]) -> list[tuple[str, ...]]:
     """The table for people: one row of texts for every line."""
     return [
-        (cell(rule.network), cell(rule.function), cell(rule.mark), cell(rule.priority), rule.verdict.kind, rule.says)
+        (
+            cell(rule.network),
+            cell(rule.function) + ", and move apart" * rule.apart,
+            cell(rule.mark),
+            cell(rule.priority),
+            rule.verdict.kind,
+            rule.says,
+        )
         for rule in TABLE
     ]
