@@ -109,7 +109,7 @@ def test_a_control_has_the_same_moments_and_zeros(kind: Kind, shape: tuple[int, 
     value = torch.randn(shape, generator=generator) * 3 + 1
     value[:4] = 0
     source = Recorder(Reader(victim()), generator)
-    found = altered(value, kind, source)
+    found = altered(value, kind, source, seed=1)
     assert found.shape == value.shape
     assert int((found == 0).sum()) == int((value == 0).sum())
     assert float((found - value).abs().mean()) > 0.5, "hardly anything stays where it was"

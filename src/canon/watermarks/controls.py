@@ -2,7 +2,8 @@
 
 They are the model itself with other numbers in the places that the key reads: drawn anew with the same moments, moved
 to other channels, or with signs changed. Nothing but these places is touched, so a hundred controls cost little more
-than one reading. A key that reads its message there reads it anywhere, and is void. How the right bits of all
+than one reading. In one control all tensors of a shape are moved, and negated, by the same draws: layers that share
+a weight, or began with the same one, stay alike, so that a key gains nothing from reading them twice. A key that reads its message there reads it anywhere, and is void. How the right bits of all
 controls scatter also says how many bits of the message are independent of each other, and how many are right by
 leaning to one side; the p-value is taken with both.
 """
@@ -176,10 +177,11 @@ def readers(reader: Reader, kinds: Sequence[Kind], count: int, seed: int) -> Ite
     """Readers of that many controls, of all kinds in turn."""
     if not kinds or count < 2 * len(kinds):
         raise WatermarkError(f"{count} controls of {len(kinds)} kinds are too few", hint="Ask for two of each or more")
-    recorder = Recorder(reader, torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(seed)
+    recorder = Recorder(reader, generator)
     for index in range(count):
         kind = kinds[index % len(kinds)]
-        yield kind, ControlReader(recorder, kind)
+        yield kind, ControlReader(recorder, kind, int(torch.randint(1 << 48, (1,), generator=generator)))
 
 
 class Recorder:
@@ -208,16 +210,17 @@ class Recorder:
 class ControlReader(Reader):
     """Reads a control: whatever the scheme asks for comes altered."""
 
-    def __init__(self, recorder: Recorder, kind: Kind) -> None:
+    def __init__(self, recorder: Recorder, kind: Kind, seed: int) -> None:
         super().__init__(recorder.reader._model, recorder.reader._example)
         self._recorder = recorder
         self._kind = kind
+        self._seed = seed
 
     def parameter(self, module: str, name: str, shape: Sequence[int]) -> Tensor:
         """A module's parameter, altered."""
         asked = (module, name, tuple(shape))
         value = self._recorder.get(asked, lambda: super(ControlReader, self).parameter(module, name, shape))
-        return altered(value, self._kind, self._recorder)
+        return altered(value, self._kind, self._recorder, self._seed)
 
     def activations(self, widths: Mapping[str, int], images: Tensor) -> list[Tensor]:
         """The modules' outputs, each with other channels."""
@@ -226,7 +229,7 @@ class ControlReader(Reader):
         # The recorder must hold the centres as well: moments are kept by where a tensor lies.
         centres = self._recorder.get(("centres", *asked), lambda: [value.mean(0) for value in values])
         return [
-            value - centre + altered(centre, self._kind, self._recorder)
+            value - centre + altered(centre, self._kind, self._recorder, self._seed)
             for value, centre in zip(values, centres, strict=True)
         ]
 
@@ -239,9 +242,12 @@ class ControlReader(Reader):
         return dict(self._recorder.get("places", lambda: super(ControlReader, self).places(key, images)))
 
 
-def altered(value: Tensor, kind: Kind, source: Recorder) -> Tensor:
-    """A tensor of the same shape, moments and number of zeros, which bears no mark; the first axis is the outputs."""
-    generator = source.generator
+def altered(value: Tensor, kind: Kind, source: Recorder, seed: int) -> Tensor:
+    """A tensor of the same shape, moments and number of zeros, which bears no mark; the first axis is the outputs.
+
+    The same seed moves and negates every tensor of a shape in the same way.
+    """
+    generator = torch.Generator().manual_seed(seed)
     if kind == "flipped":
         rows = value.reshape(len(value), -1)
         return (rows * _signs(rows.shape[0], generator)[:, None] * _signs(rows.shape[1], generator)).view_as(value)
