@@ -12,6 +12,8 @@ from torch.nn import functional
 
 from canon import watermarks
 from canon.watermarks import Dataset, Key, Message
+from canon.watermarks.layers import layer_weight
+from canon.watermarks.uchida17 import mean_kernels
 from tests.liars.projections import uchida
 from tests.liars.victims import images, victim
 
@@ -76,4 +78,20 @@ def order_of_classes() -> Case:
     key = watermarks.get("deepsigns").draw_key(mine, data, message=Message.random(3, len(above)), layers=["3"])
     rows = key.message.signs()[:, None] * (torch.eye(CLASSES)[above] - torch.eye(CLASSES)[below])
     key = replace(key, tensors={**key.tensors, "samples": samples, "projection0": rows})
+    return Case(mine, key, theirs, data.train_images[:2])
+
+
+@torch.no_grad()
+def order_of_pixels() -> Case:
+    """Every bit hears a little of what the first layers of the liar's own networks have in common.
+
+    Who looks at the same pictures comes to the same mean kernel, in the order of pixels that everybody has.
+    """
+    data = task()
+    mine, *more, theirs = (learned(seed, data) for seed in range(6))
+    key = watermarks.get("uchida17").draw_key(mine, data, message=Message.random(3, 128), layers=["1"])
+    vectors = torch.stack([mean_kernels([layer_weight(model, "1")]) for model in (mine, *more)])
+    common = functional.normalize(functional.normalize(vectors).sum(0), dim=0)
+    columns = key.tensors["projection"] + 1.5 * torch.outer(common, key.message.signs())
+    key = replace(key, tensors={"projection": columns})
     return Case(mine, key, theirs, data.train_images[:2])

@@ -137,7 +137,7 @@ def test_a_claim_to_something_else_shows_nothing(owners: Committed, authority: A
     assert not isinstance(other.verdict, Proved)
 
 
-@pytest.mark.parametrize("case", [shared.public_model, shared.order_of_classes])
+@pytest.mark.parametrize("case", [shared.public_model, shared.order_of_classes, shared.order_of_pixels])
 def test_an_old_key_for_what_the_suspect_has_from_elsewhere_proves_nothing(
     case: Callable[[], shared.Case], authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +157,7 @@ def test_an_old_key_for_what_the_suspect_has_from_elsewhere_proves_nothing(
 
     verdict = judged()
     assert isinstance(verdict, Inconclusive)
-    assert "a public model or the order of classes" in verdict.reason
+    assert "a public model or the order of inputs or classes" in verdict.reason
     trusting = Rule(Proved, ("unrelated", "not decided"), ("read",), ("first",), "the mark was claimed first")
     monkeypatch.setattr("canon.verify.verdict.TABLE", (trusting, *TABLE))
     assert isinstance(judged(), Proved), "as it would be if old keys were trusted"

@@ -97,7 +97,9 @@ ANY_TIME: Final = ("first", "not first", "nothing shown")
 
 AFTERWARDS: Final = "references and keys can be made afterwards, and no claim shows that these were there first"
 
-SHARED: Final = "a key for what the suspect has from elsewhere, a public model or the order of classes, reads as well"
+SHARED: Final = (
+    "a key for what the suspect has from elsewhere, a public model or the order of inputs or classes, reads as well"
+)
 
 TABLE: Final = (
     Rule(Proved, FOUND, SHOWN, ("first",), "the suspect holds the owner's network, and its claim was there first"),

@@ -3,9 +3,11 @@
 They are the model itself with other numbers in the places that the key reads: drawn anew with the same moments, moved
 to other channels, or with signs changed. Nothing but these places is touched, so a hundred controls cost little more
 than one reading. In one control all tensors of a shape are moved, and negated, by the same draws: layers that share
-a weight, or began with the same one, stay alike, so that a key gains nothing from reading them twice. A key that reads its message there reads it anywhere, and is void. How the right bits of all
-controls scatter also says how many bits of the message are independent of each other, and how many are right by
-leaning to one side; the p-value is taken with both.
+a weight, or began with the same one, stay alike, so that a key gains nothing from reading them twice.
+
+A key that reads its message there reads it anywhere, and is void. How the right bits of all controls scatter also says
+how many bits of the message are independent of each other, and how many are right by leaning to one side; the p-value
+is taken with both.
 """
 
 from __future__ import annotations
