@@ -218,6 +218,17 @@ def test_construction_is_checked_like_loading(tmp_path: Path) -> None:
         again(tensors={"projection": key.tensors["projection"][:, :1].expand(-1, 64)})
     with pytest.raises(KeyFileError, match="carrier of zeros"):
         again(tensors={"projection": key.tensors["projection"].clone().index_fill_(1, torch.tensor([3]), 0)})
+    columns = key.tensors["projection"]
+    for unusual in (
+        columns.to("meta"),
+        columns.to_sparse_csr(),
+        columns.to_sparse(),
+        torch.nested.nested_tensor([columns]),
+    ):
+        with pytest.raises(KeyFileError, match="no plain tensor"):
+            again(tensors={"projection": unusual})
+    with pytest.raises(KeyFileError, match="no Message"):
+        again(message="0101")
 
 
 def test_a_tensor_that_changes_after_it_was_checked_is_checked_again(tmp_path: Path) -> None:

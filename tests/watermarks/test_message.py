@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given
@@ -44,6 +46,13 @@ def test_parse_refuses(source: str) -> None:
 def test_only_bits() -> None:
     with pytest.raises(WatermarkError, match="zeros and ones"):
         Message((0, 2))
+
+
+@pytest.mark.parametrize("bits", [[0, 1], (0.0, 1.0), (False, True), "01"])
+def test_bits_are_a_row_of_whole_numbers(bits: Any) -> None:
+    """They would be written otherwise than they are read."""
+    with pytest.raises(WatermarkError, match="zeros and ones"):
+        Message(bits)
 
 
 def test_random_depends_on_the_seed_alone() -> None:

@@ -32,7 +32,7 @@ class Message:
     def __post_init__(self) -> None:
         if not self.bits:
             raise WatermarkError("the message is empty", hint="Give at least one bit.")
-        if set(self.bits) - {0, 1}:
+        if not isinstance(self.bits, tuple) or any(type(bit) is not int or bit not in (0, 1) for bit in self.bits):
             raise WatermarkError("a message holds zeros and ones alone")
 
     def __len__(self) -> int:

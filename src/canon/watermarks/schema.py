@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from canon.errors import KeyFileError
+from canon.watermarks.message import Message
 
 if TYPE_CHECKING:
     from canon.watermarks.key import Key
@@ -57,6 +58,8 @@ def check_plain(key: Key) -> None:
     for layer, shape in key.shapes.items():
         _name(layer, "a layer's name")
         _shape(layer, shape)
+    if not isinstance(key.message, Message):
+        raise refused("its message is no Message")
     if len(key.message) > MOST_BITS:
         raise refused(f"its message has {len(key.message)} bits, and at most {MOST_BITS} are allowed")
     if not isinstance(key.settings, Mapping) or not isinstance(key.tensors, Mapping):
@@ -206,7 +209,8 @@ def _plain(value: Any) -> bool:
 
 
 def _tensor(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, Tensor) or tensor.is_sparse or tensor.is_quantized or tensor.is_complex():
+    plain = isinstance(tensor, Tensor) and tensor.layout == torch.strided and not tensor.is_nested
+    if not plain or tensor.is_meta or tensor.is_quantized or tensor.is_complex():
         raise refused(f"the tensor '{name}' is no plain tensor of real numbers")
     if tensor.dtype in FLOATS and not _largest(tensor) <= torch.finfo(torch.float32).max:
         raise refused(f"the tensor '{name}' holds numbers that are not finite")
