@@ -4,6 +4,7 @@ They are the model itself with other numbers in the places that the key reads: d
 to other channels, or with signs changed. Nothing but these places is touched, so a hundred controls cost little more
 than one reading. In one control all tensors of a shape are moved, and negated, by the same draws: layers that share
 a weight, or began with the same one, stay alike, so that a key gains nothing from reading them twice.
+Moved channels stay within the parts that a packed layer may have, because all networks have these in one order.
 
 A key that reads its message there reads it anywhere, and is void. How the right bits of all controls scatter also says
 how many bits of the message are independent of each other, and how many are right by leaning to one side; the p-value
@@ -47,6 +48,14 @@ NOISE_SPARE: Final = 1 << 18
 
 MANY_INPUTS: Final = 16
 """From so many input channels on, channels are moved as a whole; below, every entry of a row is."""
+
+
+PARTS: Final = (12, 6, 4, 3, 2)
+"""Into how many equal parts an axis of channels may be packed: queries, keys and values, a gate and its values, two
+branches. All networks have such parts in one order, and they may differ in all of them, so channels stay in theirs."""
+
+LEAST_PART: Final = 64
+"""Fewer channels would stay where they are too often."""
 
 
 @dataclass(frozen=True)
@@ -262,13 +271,20 @@ def altered(value: Tensor, kind: Kind, source: Recorder, seed: int) -> Tensor:
 
 def _permuted(value: Tensor, generator: torch.Generator) -> Tensor:
     """Other places for the outputs, and for the inputs: whole channels where there are many, else every entry."""
-    outputs = torch.randperm(len(value), generator=generator)
     if value.ndim < 2:
-        return value.index_select(0, outputs)
+        return value.index_select(0, _order(len(value), generator))
+    outputs = torch.randperm(len(value), generator=generator)  # not in parts: a bit may be the mean of many rows
     if value.shape[1] >= MANY_INPUTS:
-        return value.index_select(0, outputs).index_select(1, torch.randperm(value.shape[1], generator=generator))
+        return value.index_select(0, outputs).index_select(1, _order(value.shape[1], generator))
     rows = value.reshape(len(value), -1).index_select(0, outputs)
     return rows.index_select(1, torch.randperm(rows.shape[1], generator=generator)).view_as(value)
+
+
+def _order(count: int, generator: torch.Generator) -> Tensor:
+    """Channels in another order, each within its part of the axis."""
+    parts = next((parts for parts in PARTS if count % parts == 0 and count // parts >= LEAST_PART), 1)
+    starts = torch.arange(0, count, count // parts)
+    return torch.cat([start + torch.randperm(count // parts, generator=generator) for start in starts])
 
 
 def _moments(value: Tensor) -> tuple[float, float, Tensor | None]:
