@@ -95,9 +95,9 @@ def test_decoys_with_noise(cosine: float, by_key: bool) -> None:
             nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10)
         ).eval()  # fmt: skip
     example = torch.randn(4, 64, generator=torch.Generator().manual_seed(0))
-    suspect = with_decoys(owner, cosine)
-    torch.testing.assert_close(suspect(example), owner(example))
-    suspect = relative_noise(canon.attack(suspect, example, "nso_zero", ratio=0.1, seed=2).model, 0.2)
+    larger = with_decoys(owner, cosine)
+    torch.testing.assert_close(larger(example), owner(example))
+    suspect = relative_noise(canon.attack(larger, example, "nso_zero", ratio=0.1, seed=2).model, 0.2)
     reference = canon.register(owner, example, robust=True, seed=0) if by_key else owner
     found = canon.locate(suspect, reference, example)
     assert found.answer == "derived", found.reason
