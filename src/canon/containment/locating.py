@@ -157,7 +157,7 @@ def _located(
     before = Extracted(extracted, given.traced, found, walk.linear.fitted, example)
     carried = agreed.difference <= CLOSE or any(item.mirrored for item in found.values())
     # Refitting takes activations of all layers at once.
-    if not carried and _share(found) >= DERIVED and not is_large(given.traced.model):
+    if not carried and _share(found) >= DERIVED and not is_large(given.traced.model) and _runs(given, example):
         again = _extracted(given, owner, example, found)
         names = refit(given.traced, again, found, example)
         better = agreement(theirs, outputs_on_probes(again.model, example), precision)
@@ -259,6 +259,17 @@ def _spans(
         if movable(spaces[index]) and bool((~item.accepted.found & ~item.silent).any())
     ]
     return spans(given.traced, owner.traced, missing, example) if missing else ()
+
+
+def _runs(given: Suspect, example: Tensor | tuple[Any, ...]) -> bool:
+    """Whether the suspect can be run in the owner's form: with other widths, the owner's program may not fit it."""
+    if given.housed is None:
+        return True
+    try:
+        outputs_on_probes(given.traced.model, example)
+    except VerificationError:
+        return False
+    return True
 
 
 def _share(found: Mapping[int, Found]) -> float:
