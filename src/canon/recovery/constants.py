@@ -34,9 +34,10 @@ def foldable(
     taken, found = takers(graph) if constants else {}, {}
     for index, constant in constants.items():
         consumers = graph.spaces[index].consumers
-        if not consumers or any(taken[consumer.map] is None for consumer in consumers):
+        read = [c for c in consumers if not _unread(graph, tensors, graph.maps[c.map])]
+        if not consumers or any(taken[consumer.map] is None for consumer in read):
             continue
-        for consumer in consumers:
+        for consumer in read:
             linear = graph.maps[consumer.map]
             if linear.zero_padding:
                 start = starts(linear, leaders)[consumer.offset]
@@ -45,6 +46,14 @@ def foldable(
         if bool(constant.any()) and not bool(constant.all()):  # something must be left
             found[index] = constant
     return found
+
+
+def _unread(graph: ChannelGraph, tensors: Mapping[str, Tensor], linear: LinearMap) -> bool:
+    """Whether nothing reads what a layer makes: all its readers hold zeros, as those of a branch that has cancelled."""
+    spaces = [graph.spaces[segment.space] for segment in linear.rows]
+    readers = {graph.maps[c.map].weight for space in spaces for c in space.consumers}
+    pinned = any(space.pins or not space.consumers for space in spaces)
+    return not pinned and not any(bool(tensors[name].any()) for name in readers)
 
 
 def starts(linear: LinearMap, kept: Mapping[int, Tensor]) -> dict[int, int]:

@@ -16,6 +16,7 @@ from canon.describe.arrays import quiet
 from canon.describe.curves import Function
 from canon.graph import LinearMap, Space, Stage
 from canon.recovery.facts.following import Following
+from canon.recovery.facts.magnitudes import sums_over_kernels
 from canon.rewrite.axes import columns_of
 
 Size = tuple[Array, Array]
@@ -38,8 +39,7 @@ class Sizes(Following[Size]):
         if linear.columns is not None:
             size = np.concatenate([loudness(self.read(s)).repeat(s.repeat) for s in linear.columns])
         source = columns_of(weight, linear, 0, length)
-        entries = source.to(torch.promote_types(source.dtype, torch.float32)).square()
-        squared = (entries @ entries.new_ones(entries.shape[2])).double().cpu().numpy() * size**2
+        squared = (sums_over_kernels(source).double().cpu().numpy() * size) ** 2
         move = np.sqrt(squared.reshape(len(squared), linear.groups, -1).sum(axis=2)).T.ravel()
         level = np.zeros(move.size) if linear.bias is None else self.subject.array(linear.bias)
         found = []
