@@ -153,7 +153,7 @@ class _Run:
         clock, tensors = self.clock, self.tensors
         given = convolutions(self.model, self.graph) if cropping else {}
         kernels = {name: Kernel.of(layer) for name, layer in given.items()}
-        subject = Subject(self.graph, tensors, tolerance, self.widths, kernels=kernels)
+        subject = Subject.of(self.graph, tensors, tolerance, self.widths, kernels)
         subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
             history = run(subject, self.passes if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)

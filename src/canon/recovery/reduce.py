@@ -100,7 +100,9 @@ class Plan:
         guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
         self.folded = foldable(graph, tensors, self.classes, self.leaders, self.merged, guarded)
         reads = {i: partial(self._read, i) for i in self.merged}
-        self.live = find_live(graph, counts, reads, guarded)
+        live = find_live(graph, counts, reads, guarded)
+        # A space of which nothing at all is read is left.
+        self.live = {index: marks if bool(marks.any()) else torch.ones_like(marks) for index, marks in live.items()}
 
     def _merges(self, space: Space) -> bool:
         return self.leaders[space.id].numel() < space.width or bool(self.filler[space.id].any())
