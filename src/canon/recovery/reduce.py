@@ -35,6 +35,7 @@ def plan(
     classes: Mapping[int, Classes],
     tolerance: Tolerance,
     widths: Mapping[int, int],
+    stay: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> Plan:
     """Decide what remains, and write nothing yet.
 
@@ -44,8 +45,9 @@ def plan(
         classes: By space id.
         tolerance: What counts as zero.
         widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
+        stay: By space id: channels to keep whatever they are.
     """
-    protect = {s.id: torch.zeros(s.width, dtype=torch.bool) for s in graph.spaces}
+    protect = {s.id: stay.get(s.id, torch.zeros(s.width, dtype=torch.bool)) for s in graph.spaces}
     known: _Layers = {}
     while True:
         chosen = Plan(graph, tensors, classes, tolerance, protect, known)

@@ -255,7 +255,8 @@ class Ranges(Following[Interval]):
             low, high = np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1)
             return np.where(crossing, np.minimum(low, 0), low), np.where(crossing, np.maximum(high, 0), high), evidence
         if "weight" in params:
-            evidence = np.where(low == high, evidence, np.count_nonzero(params["weight"], axis=1))
+            # Trained kernels often have one sign: what holds such a channel is as good as its size.
+            evidence = np.where(low == high, evidence, -np.count_nonzero(params["weight"], axis=1))
             if not stage.keeps_constants:
                 low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
             kernel = params["weight"].reshape(space.width, stage.repeat, -1)

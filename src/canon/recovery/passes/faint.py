@@ -18,6 +18,7 @@ from canon.describe import Array
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive, settled
+from canon.recovery.facts.given_up import ORDINARY
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.noise import OUTSTANDING
 from canon.recovery.proposal import Proposal, SpaceChange, drop, space_by_space
@@ -33,9 +34,6 @@ MANY: Final = 8
 
 LITTLE: Final = 1e-3
 """No more than this part of the median may be contributed: a small row may be scaled up by whoever reads it."""
-
-ORDINARY: Final = 1e-2
-"""A part of the median that nothing small comes near."""
 
 
 @dataclass(frozen=True, eq=False)
