@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from canon.graph import Space
+from canon.recovery.facts.magnitudes import sums_over_kernels
 from canon.recovery.facts.subject import Subject
 from canon.recovery.partition import Classes
 from canon.rewrite.axes import by_row, columns_of
@@ -30,10 +31,10 @@ def given_up(subject: Subject, classes: Mapping[int, Classes]) -> dict[int, Tens
     for space in subject.narrowing:
         still = torch.nonzero(classes[space.id].null | classes[space.id].constant).flatten()
         if still.numel():
-            rows = [_shares(part, still) for part in _rows(subject, space)]
-            columns = [_shares(part, still) for part in _columns(subject, space)]
-            little = torch.stack([*rows, *columns]).amax(dim=0) <= ORDINARY
-            channels = still[little & (torch.stack(rows).amax(dim=0) > 0)] if rows else still[:0]
+            rows, columns = _rows(subject, space), _columns(subject, space)
+            little = torch.stack([_shares(part, still) for part in (*rows, *columns)]).amax(dim=0) <= ORDINARY
+            made = torch.stack([part[still.to(part.device)].flatten(1).any(dim=1).cpu() for part in rows]).any(dim=0)
+            channels = still[little & made]
             if channels.numel():
                 found[space.id] = torch.zeros(space.width, dtype=torch.bool).index_fill_(0, channels, True)
     return found
@@ -45,7 +46,7 @@ def _rows(subject: Subject, space: Space) -> list[Tensor]:
         linear = subject.graph.maps[producer.map]
         rows = by_row(subject.tensors[linear.weight], linear)
         part = rows[producer.offset : producer.offset + space.width * producer.repeat]
-        found.append(part.reshape(space.width, -1))
+        found.append(part.reshape(space.width, -1, rows.shape[2]))
     return found
 
 
@@ -60,8 +61,11 @@ def _columns(subject: Subject, space: Space) -> list[Tensor]:
 
 
 def _shares(vectors: Tensor, channels: Tensor) -> Tensor:
-    """How large some channels' numbers are, relative to ordinary ones."""
-    sample = vectors[:: max(1, len(vectors) // SAMPLE)].flatten(1).abs().sum(dim=1).double()
-    picked = vectors[channels.to(vectors.device)].flatten(1).abs().sum(dim=1).double()
-    usual = sample.median()
-    return (picked / torch.where(usual > 0, usual, 1.0)).cpu()
+    """How large some channels' kernels are in the median, relative to ordinary ones; dummies among these do not count."""
+
+    def typical(part: Tensor) -> Tensor:
+        return sums_over_kernels(part).median(dim=1).values.double().cpu()
+
+    usual = typical(vectors[:: max(1, len(vectors) // SAMPLE)]).median()
+    picked = typical(vectors[channels.to(vectors.device)])
+    return picked / usual if usual > 0 else torch.full_like(picked, torch.inf)

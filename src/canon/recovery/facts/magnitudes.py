@@ -39,7 +39,14 @@ class Magnitudes:
         linear = self._subject.graph.maps[consumer.map]
         rows = by_row(self._subject.tensors[linear.weight], linear)
         rows = rows * alive.rows(linear).to(rows)[:, None, None]
-        norms = sums_over_kernels(rows.reshape(linear.groups, -1, *rows.shape[1:])).double().sum(dim=1).flatten().cpu().numpy()
+        norms = (
+            sums_over_kernels(rows.reshape(linear.groups, -1, *rows.shape[1:]))
+            .double()
+            .sum(dim=1)
+            .flatten()
+            .cpu()
+            .numpy()
+        )
         part = norms[consumer.offset : consumer.offset + space.width * consumer.repeat]
         return np.asarray(part.reshape(space.width, -1).max(axis=1))
 

@@ -48,7 +48,9 @@ class Subject:
         slopes = {pin.node: name for name, pin in graph.held.items() if pin.reason == "read by prelu"}
         spaces = []
         for space in graph.spaces:
-            stages = (_sloped(stage, tensors[slopes[stage.node]]) if stage.node in slopes else stage for stage in space.stages)
+            stages = (
+                _sloped(stage, tensors[slopes[stage.node]]) if stage.node in slopes else stage for stage in space.stages
+            )
             spaces.append(replace(space, stages=tuple(stages)))
         return Subject(replace(graph, spaces=tuple(spaces)), tensors, tolerance, widths, kernels=kernels)
 
