@@ -1,4 +1,4 @@
-"""Redundancy in places that are easily forgotten: behind gates, in groups, beside branches; and what must stay there."""
+"""Redundancy in places that are easily forgotten: behind gates, in groups, beside branches; and what must stay."""
 
 from __future__ import annotations
 

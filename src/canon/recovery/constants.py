@@ -8,6 +8,7 @@ consumer cannot take up stays for all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from canon.recovery.merge import Merged
 from canon.recovery.partition import Classes
 from canon.rewrite.axes import kernel_of
 from canon.rewrite.offsets import takers
+
+NOTHING: Final = 4e-5
+"""This part of a column's largest entry is next to nothing."""
 
 
 def foldable(
@@ -70,5 +74,8 @@ def _inside(columns: Tensor, linear: LinearMap, shape: torch.Size, count: int) -
     kernel = kernel_of(shape, linear)
     outside = torch.ones(kernel, dtype=torch.bool)
     outside[tuple(slice(pad, size - pad) for pad, size in zip(linear.cropping or (), kernel, strict=True))] = False
-    touched = (columns[..., outside.flatten().to(columns.device)] != 0).any(dim=2).any(dim=0)
+    # What noise has left there is nothing beside the entries that read it.
+    sizes = columns.abs()
+    beside = (sizes * outside.flatten().to(sizes)).amax(dim=(0, 2))
+    touched = beside > NOTHING * sizes.amax(dim=(0, 2))
     return ~touched.view(count, -1).any(dim=1).cpu()

@@ -1,6 +1,7 @@
 """`W·b`: what layers read of constants that are gone, and what takes it up instead.
 
-That is the layer's bias, or the mean of a norm right behind it or behind a sum with it, unless something else uses these as well.
+That is the layer's bias, or the mean of a norm right behind it or behind a sum with it, unless something else uses
+these as well.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _columns(subject: Subject, space: Space) -> list[Tensor]:
 
 
 def _shares(vectors: Tensor, channels: Tensor) -> Tensor:
-    """How large some channels' kernels are in the median, relative to ordinary ones; dummies among these do not count."""
+    """How large some channels' kernels are, relative to ordinary ones: in the median, where dummies do not count."""
 
     def typical(part: Tensor) -> Tensor:
         return sums_over_kernels(part).median(dim=1).values.double().cpu()
