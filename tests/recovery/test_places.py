@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -248,3 +249,55 @@ def test_channels_that_training_gave_up_stay() -> None:
         assert not result.report.changed
         for name, tensor in model.state_dict().items():
             assert torch.equal(result.model.state_dict()[name], tensor)
+
+
+def noisy(model: nn.Module, generator: torch.Generator, relative: float, absolute: float) -> nn.Module:
+    """Noise on every parameter, relative to itself and to the spread of its tensor."""
+    for tensor in model.parameters():
+        first, second = (torch.randn(tensor.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+        spread = tensor.data.std() if tensor.numel() > 1 else 0.0
+        tensor.data += relative * tensor.data * first + absolute * spread * second
+    return model
+
+
+def grown(plain: Plain) -> nn.Module:
+    model: Any = copy.deepcopy(plain.model)
+    for place in (Plain.STEM, Plain.A):
+        layer = model[place]
+        layer.weight = nn.Parameter(functional.pad(layer.weight.data, (1, 1, 1, 1)))
+        layer.kernel_size, layer.padding = (5, 5), (2, 2)
+    return model  # type: ignore[no-any-return]
+
+
+def constant(plain: Plain) -> nn.Module:
+    """Two channels with a shift and no filter, taken off in the bias of `b`, which reads them inside alone."""
+    a, old = plain.model[Plain.A], plain.model[Plain.B]
+    plain.model[Plain.B] = nn.Conv2d(old.in_channels, old.out_channels, old.kernel_size, padding=old.padding).double()
+    plain.model[Plain.B].weight.data, middle = old.weight.data, old.kernel_size[0] // 2
+    values, columns = torch.tensor([0.6, 0.9], dtype=torch.float64), torch.zeros_like(old.weight.data[:, :2])
+    columns[:, :, middle, middle] = drawn(plain, old.out_channels, 2)
+    hidden: Any = widened(plain, torch.zeros_like(a.weight.data[:2]), values, columns)
+    hidden[Plain.B].bias.data -= columns.sum((2, 3)) @ values
+    return hidden  # type: ignore[no-any-return]
+
+
+def mirrored_loudly(plain: Plain) -> nn.Module:
+    a, b = plain.model[Plain.A], plain.model[Plain.B]
+    p, q = drawn(plain, 2, 1, *a.weight.shape[1:]) / a.weight[0].numel() ** 0.5
+    w = drawn(plain, b.out_channels, 1, *b.kernel_size)
+    return widened(plain, around(p, q), torch.zeros(6), torch.cat([w, -w, w, -w, -w, w], 1))
+
+
+@pytest.mark.parametrize(
+    ("disguise", "relative", "absolute"), [(grown, 0.0, 1e-5), (constant, 0.0, 1e-5), (mirrored_loudly, 1e-3, 0.0)]
+)
+def test_noise_after_the_disguise(disguise: Callable[[Plain], nn.Module], relative: float, absolute: float) -> None:
+    for seed in SEEDS:
+        plain = network(seed)
+        hidden = disguise(plain)
+        clean = outputs(plain.model, plain.example)
+        assert relative_error(outputs(hidden, plain.example), clean) < 1e-9, "not a disguise"
+        result = recover(noisy(hidden, plain.generator, relative, absolute), plain.example)
+        for name, tensor in plain.model.state_dict().items():
+            assert result.model.state_dict()[name].shape == tensor.shape, f"{name}, seed {seed}"
+        assert relative_error(outputs(result.model, plain.example), clean) < 30 * max(relative, absolute)

@@ -234,7 +234,7 @@ class _Run:
     def _compare(self, recovered: nn.Module, history: History, tolerance: Tolerance) -> float | None:
         """How far outputs differ, relative to the largest; None: more than the agreement of channels explains."""
         outcomes = [outcome for known in history.outcomes.values() for outcome, _ in known]
-        noise = largest(dict(enumerate(outcome.classes for outcome in outcomes)))
+        noise = max(history.noise, largest(dict(enumerate(outcome.classes for outcome in outcomes))))
         # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
         allowed = UNNOTICED + 10 * tolerance.rounding + DRIFT * noise
         difference, size = agreement(self.model, recovered, self.example)

@@ -39,6 +39,9 @@ class SpaceChange:
     order: Tensor | None = None
     """The channels that stand in each place afterwards, where they move."""
 
+    noise: float = 0.0
+    """How much is left, relative to what was added up, where these channels were seen to cancel."""
+
 
 @dataclass(frozen=True, eq=False)
 class Proposal:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
 
 from canon.describe import Array
 from canon.graph import Space

@@ -96,6 +96,9 @@ class Merge:
     turned: Array
     """Channels, by number, whose sign must be turned."""
 
+    noise: float
+    """What was left of directions that nothing is left of, relative to what was added up."""
+
 
 def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
     """One channel for each direction, with the sign that keeps the function."""
@@ -234,6 +237,7 @@ def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None
         _Sums.of(_columns(subject, place.space, bent, alive), found.sign, group, bent, heads) for bent in place.bends
     ]
     flat = np.logical_and.reduce([place.paired[heads], *(norm(s.even) <= zero * norm(s.mass) for s in sums)])
+    noise = max(norm(s.even[flat]).sum() / max(norm(s.mass[flat]).sum(), 1e-300) for s in sums)
     signs = found.sign[heads]
     if any(bent.curve.odd for bent in place.bends):
         odd = [s for s, bent in zip(sums, place.bends, strict=True) if bent.curve.odd]
@@ -241,7 +245,7 @@ def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None
         if solved is None:  # without the others, those of which nothing is left may go all the same
             gone, everyone = flat[group], np.arange(found.sign.size)
             alone = flat.any() and _signs([s.taking(flat) for s in odd], flat[flat], zero) is not None
-            return Merge(everyone, gone, gone, everyone[:0]) if alone else None
+            return Merge(everyone, gone, gone, everyone[:0], noise) if alone else None
         signs = np.where(sum(norm(s.mass) for s in sums) > 0, solved, signs)
     right = found.sign == signs[group]
     order = np.lexsort((np.arange(found.sign.size), ~right, group))
@@ -250,7 +254,7 @@ def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None
     gone = (into != np.arange(found.sign.size)) | flat[group]
     if not gone.any() or gone.all():
         return None
-    return Merge(into, flat[group], gone, chosen[~right[chosen] & ~flat])
+    return Merge(into, flat[group], gone, chosen[~right[chosen] & ~flat], noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,4 +343,4 @@ def _written(subject: Subject, place: MirroredSpace, merge: Merge) -> SpaceChang
         tensors.update(negate(subject.with_tensors(tensors), space, torch.from_numpy(merge.turned), points))
     channels = torch.from_numpy(np.flatnonzero(merge.gone))
     tensors.update(drop(subject.with_tensors(tensors), space, channels))
-    return SpaceChange(space.id, channels, tensors)
+    return SpaceChange(space.id, channels, tensors, noise=merge.noise)
