@@ -272,7 +272,8 @@ def grown(plain: Plain) -> nn.Module:
 def constant(plain: Plain) -> nn.Module:
     """Two channels with a shift and no filter, taken off in the bias of `b`, which reads them inside alone."""
     a, old = plain.model[Plain.A], plain.model[Plain.B]
-    plain.model[Plain.B] = nn.Conv2d(old.in_channels, old.out_channels, old.kernel_size, padding=old.padding).double()
+    biased = nn.Conv2d(old.in_channels, old.out_channels, old.kernel_size, padding=old.padding)
+    plain.model[Plain.B] = biased.double().eval()
     plain.model[Plain.B].weight.data, middle = old.weight.data, old.kernel_size[0] // 2
     values, columns = torch.tensor([0.6, 0.9], dtype=torch.float64), torch.zeros_like(old.weight.data[:, :2])
     columns[:, :, middle, middle] = drawn(plain, old.out_channels, 2)
