@@ -109,9 +109,9 @@ def faint(subject: Subject, facts: Facts) -> Proposal | None:
 
 
 def _still(space: Space, facts: Facts, magnitudes: Magnitudes, limit: float) -> Array:
-    """Channels that are read as usual, and move by next to nothing around what is loud."""
+    """Channels that are read as usual, and move by next to nothing around what is loud, from their row to the end."""
     moves, level, read = np.zeros((3, space.width))
-    for point in {*_bends(space), *(consumer.point for consumer in space.consumers)}:
+    for point in {*_bends(space), *(end.point for end in (*space.producers, *space.consumers))}:
         moves = np.maximum(moves, _share(facts.sizes.at(space, point)[0]))
     for consumer in space.consumers:
         level = np.maximum(level, _share(facts.sizes.loudness(space, consumer.point)))
