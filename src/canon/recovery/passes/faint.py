@@ -104,14 +104,14 @@ def faint(subject: Subject, facts: Facts) -> Proposal | None:
         held = dead | still.get(space.id, nobody[space.id])
         return None if held.all() else hold(now, space, held, dead)
 
-    found = (index for index in sorted(spaces, reverse=True) if index in gone or index in still)
-    return space_by_space(subject, [spaces[index] for index in found], settled_down)
+    return space_by_space(subject, [spaces[i] for i in sorted(gone.keys() | still.keys(), reverse=True)], settled_down)
 
 
 def _still(space: Space, facts: Facts, magnitudes: Magnitudes, limit: float) -> Array:
     """Channels that are read as usual, and move by next to nothing around what is loud, from their row to the end."""
     moves, level, read = np.zeros((3, space.width))
-    for point in {*_bends(space), *(end.point for end in (*space.producers, *space.consumers))}:
+    ends = {producer.point for producer in space.producers} | {consumer.point for consumer in space.consumers}
+    for point in ends.union(_bends(space)):
         moves = np.maximum(moves, _share(facts.sizes.at(space, point)[0]))
     for consumer in space.consumers:
         level = np.maximum(level, _share(facts.sizes.loudness(space, consumer.point)))

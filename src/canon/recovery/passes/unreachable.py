@@ -40,7 +40,7 @@ def _ordinary(space: Space, facts: Facts) -> Array:
         if stage.kind == "activation" and stage.reach == "pointwise":
             size = facts.sizes.at(space, stage.inputs[0])[0]
             usual &= size >= USUAL * np.median(size)
-    return usual | ~np.logical_or.reduce([facts.ranges.by_size(space, c.point) for c in space.consumers])
+    return np.asarray(usual | ~np.logical_or.reduce([facts.ranges.by_size(space, c.point) for c in space.consumers]))
 
 
 def _moving(subject: Subject, space: Space) -> Array:
