@@ -31,8 +31,8 @@ def fringe(subject: Subject, facts: Facts) -> Proposal | None:
 
 
 def _faint(weight: Tensor, small: float) -> Tensor:
-    """Places of a kernel that hold so little of what the largest holds, over all filters."""
-    sizes = weight.abs().sum(dim=(0, 1), dtype=torch.float64)
+    """Places of a kernel where no filter holds more than a small part of the largest number."""
+    sizes = weight.abs().amax(dim=(0, 1))
     return sizes <= small * sizes.max()
 
 
