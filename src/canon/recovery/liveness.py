@@ -57,9 +57,6 @@ def find_live(
                 fresh = [m for m in producers[segment] if m not in waiting]
                 waiting.update(fresh)
                 queue.extend(sorted(fresh, reverse=True))
-    for space in graph.spaces:
-        if not bool(live[space.id].any()):
-            live[space.id] = torch.ones_like(live[space.id])  # nothing at all is read: leave it
     return live
 
 

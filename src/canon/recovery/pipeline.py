@@ -153,7 +153,7 @@ class _Run:
         clock, tensors = self.clock, self.tensors
         given = convolutions(self.model, self.graph) if cropping else {}
         kernels = {name: Kernel.of(layer) for name, layer in given.items()}
-        subject = Subject(self.graph, tensors, tolerance, self.widths, kernels=kernels)
+        subject = Subject.of(self.graph, tensors, tolerance, self.widths, kernels)
         subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
             history = run(subject, self.passes if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
@@ -234,7 +234,7 @@ class _Run:
     def _compare(self, recovered: nn.Module, history: History, tolerance: Tolerance) -> float | None:
         """How far outputs differ, relative to the largest; None: more than the agreement of channels explains."""
         outcomes = [outcome for known in history.outcomes.values() for outcome, _ in known]
-        noise = largest(dict(enumerate(outcome.classes for outcome in outcomes)))
+        noise = max(history.noise, largest(dict(enumerate(outcome.classes for outcome in outcomes))))
         # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
         allowed = UNNOTICED + 10 * tolerance.rounding + DRIFT * noise
         difference, size = agreement(self.model, recovered, self.example)

@@ -13,6 +13,7 @@ from torch import Tensor
 from canon.graph import ChannelGraph
 from canon.graph.mapped import room_like
 from canon.recovery.facts import Facts, Subject
+from canon.recovery.facts.given_up import given_up
 from canon.recovery.proposal import Proposal
 from canon.recovery.reduce import plan
 from canon.rewrite.axes import by_row
@@ -24,7 +25,9 @@ SAMPLE: Final = 8
 
 def compact(subject: Subject, facts: Facts) -> Proposal | None:
     """The model with one channel for each class that is read. What was looked at and kept is told as well."""
-    chosen = plan(subject.graph, subject.tensors, facts.classes, subject.tolerance, subject.widths)
+    classes = facts.classes
+    stay = given_up(subject, classes)
+    chosen = plan(subject.graph, subject.tensors, classes, subject.tolerance, subject.widths, stay)
     widths = {space: outcome.kept.numel() for space, outcome in chosen.outcomes.items()}
     unused_ends = chosen.unused_ends(subject.kernels)
     written = dict(chosen.write(room_like(subject.tensors.values()), unused_ends))

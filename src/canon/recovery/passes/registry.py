@@ -8,6 +8,7 @@ from canon.recovery.passes.basis import basis
 from canon.recovery.passes.compact import compact
 from canon.recovery.passes.endless import endless
 from canon.recovery.passes.faint import faint
+from canon.recovery.passes.fringe import fringe
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
 from canon.recovery.passes.straighten import straighten
@@ -19,6 +20,7 @@ PASSES: Final[tuple[Pass, ...]] = (
     compact,
     unreachable,
     faint,
+    fringe,
     mirrored,
     turned,
     basis,
