@@ -249,13 +249,14 @@ class _Aligner:
         features = exact(found)
         old = self.match.get(space.id)
         known: Mapping[int, Tensor] | None = None
+        other = features.new_zeros(space.width)
         if step.last:
             paired = torch.arange(space.width) if old is None else old
         else:
             label = step.label if old is None else step.label[old]
             if space.trading and old is None:
                 label = traded(features, step.features, label, step.label)
-            paired = match(features, step.features, label, step.label, self.matching)
+            paired, other = match(features, step.features, label, step.label, self.matching)
             self.match[space.id], self.leader[space.id] = paired, step.leader
             named = coordinates(paired, step.leader, found.scales, step.scales, found.constants)
             self.side.place(space, named, frozenset(named.factors))
@@ -269,7 +270,7 @@ class _Aligner:
             together = torch.stack(tuple(factors.values()))
             together = together.masked_fill((together - 1).abs() <= ROUNDING, 1.0)
             self.factors[space.id].update(zip(factors, together, strict=True))
-        self.figures[space.id] = _figures(space, step, features, paired)
+        self.figures[space.id] = _figures(space, step, features, paired, other)
 
     def rewrites(self, rescale: bool) -> dict[int, SpaceRewrite]:
         """What puts every matched space into the reference's order and scale."""
@@ -287,9 +288,10 @@ class _Aligner:
         return found
 
 
-def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
+def _figures(space: Space, step: Step, features: Tensor, paired: Tensor, other: Tensor) -> SpaceMatch:
+    """How well channels match; none of the reference but the match is nearer than `other`."""
     distance = torch.linalg.vector_norm(features - step.features.index_select(0, paired), dim=1)
-    distinct = distance <= SURE if movable(space) else torch.ones_like(distance, dtype=torch.bool)
+    distinct = (distance <= SURE) | (distance <= NEARER * other) | (not movable(space))
     unsure = torch.nonzero(~distinct).flatten()
     if unsure.numel():
         chosen = paired[unsure]
