@@ -68,8 +68,9 @@ def read_folder(folder: Path, limits: Limits, example: Any = None) -> FolderMode
     notes = list(fit.notes) + ([] if quantized is None else [quantized.note])
     if fit.converted:
         if quantized is not None:
-            raise FileFormatError("quantised weights under older names are not read", where=where)
-        model, more = _converted(folder, config, kind), ["the files use older names, which transformers translated"]
+            raise FileFormatError("quantised weights under older names, or not all of them, are not read", where=where)
+        model, more = _converted(folder, config, kind), ["the files were read by transformers: they use older names, or "
+                                                         "lack numbers that it computes"]  # fmt: skip
         notes += more
     else:
         if fit.widths:
@@ -122,7 +123,9 @@ def _fit(skeleton: nn.Module, shards: Shards, kind: Any, where: str) -> _Fit:
     ignored = [re.compile(pattern) for pattern in getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or ()]
     strange = [name for name in unknown if not any(pattern.search(name) for pattern in ignored)]
     if missing:
-        if unknown and _has_translation(skeleton):
+        computed = [re.compile(pattern) for pattern in getattr(skeleton, "_keys_to_ignore_on_save", None) or ()]
+        left_out = all(any(pattern.search(name) for pattern in computed) for name in missing)
+        if left_out or (unknown and _has_translation(skeleton)):
             return _Fit({}, converted=True)
         raise FileFormatError(
             f"the weights belong to another model than the config: the files lack '{missing[0]}' "
