@@ -211,6 +211,19 @@ def tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
 
+def adapter(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+
+
+def gguf(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "model.gguf").write_bytes(b"GGUF")
+
+
 def empty(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
@@ -252,6 +265,26 @@ DAMAGE = {
         lambda folder: change(folder, "config.json", text_config={"auto_map": {"AutoModel": "modeling.Evil"}}),
         "code that comes with the model",
     ),
+    "attention from elsewhere": (
+        lambda folder: change(folder, "config.json", attn_implementation="someone/kernel"),
+        "code from elsewhere",
+    ),
+    "attention of a part from elsewhere": (
+        lambda folder: change(folder, "config.json", _attn_implementation={"text_config": "paged|someone/kernel@v1"}),
+        "code from elsewhere",
+    ),
+    "a backbone from elsewhere": (
+        lambda folder: change(
+            folder, "config.json", architectures=["DetrForObjectDetection"], model_type="detr",
+            backbone_config={"model_type": "timm_backbone", "backbone": "hf-hub:someone/something"},
+        ),
+        "offline|timm",
+    ),
+    "an adapter": (adapter, "an adapter"),
+    "an adapter beside a model": (
+        lambda folder: (folder / "adapter_config.json").write_text("{}"), "a change to a model",
+    ),
+    "a GGUF file": (gguf, "GGUF"),
     "a class of nobody": (lambda folder: change(folder, "config.json", architectures=["Evil"]), "does not have"),
     "a class that is no model": (
         lambda folder: change(folder, "config.json", architectures=["AutoTokenizer"]),

@@ -2,8 +2,8 @@
 
 Channels are rows of a feature matrix on each side. `nearest` pairs what agrees by sorting a random projection, which
 is near-linear, and keeps a pair only if no other channel of the reference can be nearer; what is left over it holds
-against the whole reference once, and pairs what is nearest by far; the rest it pairs as `greedy` does. `greedy` takes the smallest remaining distance again and again, as the paper does. `optimal`
-minimises the sum of all distances.
+against the whole reference once, and pairs what is nearest by far; the rest it pairs as `greedy` does. `greedy` takes
+the smallest remaining distance again and again, as the paper does. `optimal` minimises the sum of all distances.
 """
 
 from __future__ import annotations

@@ -109,10 +109,10 @@ def adapted(note: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Any], 
             trial = copy.deepcopy(values)
             _set(trial, path, new)
             found = _disagreeing(trial, note["package"], shapes)
-            if found is not None and _axes(found, shapes) < _axes(best, shapes):
-                if not runs or _runs(trial, note["package"]):
-                    values, best, changed = trial, found, True
-                    break
+            less = found is not None and _axes(found, shapes) < _axes(best, shapes)
+            if less and (not runs or _runs(trial, note["package"])):
+                values, best, changed = trial, found or {}, True
+                break
             if trials >= _MOST_TRIALS:
                 break
     if not best:
