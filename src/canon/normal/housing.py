@@ -24,6 +24,7 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
+from canon.normal.planned import Planned, planned
 from canon.normal.positions import ranks
 from canon.normal.respelling import respelled
 from canon.normal.simplify import ONE_POSITION, simplify, telling
@@ -91,21 +92,27 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     found = _housed(suspect, owner, example, turned)
+    if found.exact:
+        return found
+    norms = planned(owner, fitting(example, owner))
     for linear in (False, True):
-        if found.exact:
-            break
         given = fitting(example, suspect)
         again = respelled(suspect, program_graph(suspect, given), given, linear=linear)
         if again is not None:
-            better = _housed(again[0], owner, example, turned)
+            better = _housed(again[0], owner, example, turned, norms)
             if better.exact or len(better.missing) < len(found.missing):
                 found = replace(better, steps=(*again[1], *better.steps))
+        if found.exact:
+            break
     return found
 
 
-def _housed(suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int]) -> Housed:
+def _housed(
+    suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int], norms: Planned | None = None
+) -> Housed:
     theirs = program_graph(owner, fitting(example, owner))
-    plan = lower(owner, fitting(example, owner), theirs, owner=True)
+    given = fitting(example, owner)
+    plan = lower(owner, given, theirs, owner=True) if norms is None else norms.plan(given)
     program = program_graph(suspect, fitting(example, suspect))
     mine = lower(suspect, fitting(example, suspect), program)
     alike = {ONE_POSITION} if ranks(plan) == ranks(mine) else set()

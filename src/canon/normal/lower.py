@@ -42,6 +42,7 @@ PRODUCTS: Final = ("mul", "imul", "mul_", "multiply")
 CONSTANT: Final = "canon_constant"
 """Where a program's node keeps a tensor that the code writes, which stands in no model."""
 
+EXPANSIONS: Final = ("expand", "expand_as", "broadcast_to")
 QUOTIENTS: Final = ("truediv", "div", "div_", "itruediv", "divide")
 
 
@@ -262,6 +263,8 @@ class _Lowering:
         name = self.called(node)
         label, inputs = self.template((node.args, node.kwargs))
         plain = Node("call", inputs, (name or str(node.target), label))
+        if name in EXPANSIONS and inputs and inputs[0].kind == "tensor":
+            return Node("call", inputs[:1], ("expand",))
         if inputs and not self.owner and all(v.kind == "tensor" or v in self.parts for v in inputs):
             made = computed(node, {n: self.parts.get(v := self.values[n], v.value) for n in node.all_input_nodes})
             if isinstance(made, Tensor):
