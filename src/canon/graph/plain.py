@@ -30,7 +30,7 @@ def plain(model: nn.Module) -> nn.Module:
             raise TraceError(
                 "TorchScript modules have no Python forward pass",
                 where=name or None,
-                hint="Pass the torch.nn.Module that it was made from. Of a file, canon.load(path, architecture) reads the "
+                hint="Pass the module that it was made from. Of a file, canon.load(path, architecture) reads the "
                 "weights; torch.onnx.export makes a file that has the forward pass as well",
             )
     while isinstance(model, SHELLS) or isinstance(getattr(model, "_orig_mod", None), nn.Module):

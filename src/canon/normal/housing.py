@@ -95,9 +95,9 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
     if found.exact:
         return found
     norms = planned(owner, fitting(example, owner))
-    for linear in (False, True):
+    for layouts, linear in ((False, False), (True, False), (True, True)):
         given = fitting(example, suspect)
-        again = respelled(suspect, program_graph(suspect, given), given, linear=linear)
+        again = respelled(suspect, program_graph(suspect, given), given, layouts=layouts, linear=linear)
         if again is not None:
             better = _housed(again[0], owner, example, turned, norms)
             if better.exact or len(better.missing) < len(found.missing):
@@ -282,7 +282,8 @@ def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None
     try:
         with torch.no_grad():
             for call in map_tensors(lambda x: x * scale if x.is_floating_point() else x, probes(example, SAMPLES)):
-                ours, theirs = _leaves(one(*call)), _leaves(two(*fitting(call, two)))
+                # `forward` itself: called as modules, programs of torch.fx print what goes wrong in them.
+                ours, theirs = _leaves(one.forward(*call)), _leaves(two.forward(*fitting(call, two)))
                 for place, result in zip(outputs, theirs, strict=True):
                     other = ours[place] if place is not None else result
                     worst = max(worst, float((other - result).abs().max()))

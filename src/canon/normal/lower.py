@@ -336,6 +336,8 @@ class _Lowering:
             return None
         other, swapped = (first, True) if second is values[0] else (second, False)
         constant = _constant(other, shape)
+        if constant is None and isinstance(other, Node) and (name in PRODUCTS or (name in SUMS and sign == 1)):
+            return Node("call", [*values, other], ("mul" if name in PRODUCTS else "add", "tensor"))
         if constant is None or (swapped and name in QUOTIENTS):
             return None
         one, zero = torch.ones_like(constant), torch.zeros_like(constant)

@@ -1,4 +1,4 @@
-"""The owner's program as it is matched where a suspect's was respelled: with layers for norms that it writes out."""
+"""The owner's program as it is matched with a suspect's that was respelled: norms are layers, and sizes numbers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import Tensor, fx, nn
 from canon.graph.tensors import clone_with, tensor_names
 from canon.normal.lower import lower, program_graph
 from canon.normal.nodes import Graph
-from canon.normal.respelling import respelled
+from canon.normal.normalised import normalise
+from canon.normal.respelling import running
+from canon.normal.running import STRETCH, called
 
 ALIKE: Final = 1e-4
 """How near a norm's gain is to the tensor that it was read from."""
@@ -19,7 +21,7 @@ ALIKE: Final = 1e-4
 
 @dataclass(frozen=True, eq=False)
 class Planned:
-    """An owner's program with layers in place of norms."""
+    """An owner's program with layers in place of norms, and sizes as numbers."""
 
     model: fx.GraphModule
     names: dict[str, dict[str, str]]
@@ -35,7 +37,8 @@ class Planned:
 
 
 def planned(owner: nn.Module, example: Any) -> Planned | None:
-    """An owner's program with layers for its norms; None where it writes out none, or one without gain or offset.
+    """An owner's program with layers for its norms and numbers for its sizes; None where it cannot be run, or a norm's
+    gain or offset is no tensor of it.
 
     Its numbers are not looked at. Others are drawn, and tell which tensor a norm's gain is, and which its offset.
     """
@@ -44,17 +47,20 @@ def planned(owner: nn.Module, example: Any) -> Planned | None:
     drawn = {name: torch.rand(t.shape, generator=generator) + 0.5 for name, t in tensors.items()}
     kinds = {id(t): _held(drawn[name], t) for name, t in tensors.items()}
     model = clone_with(owner, kinds)
-    found = respelled(model, program_graph(model, example), example, linear=False)
-    if found is None:
+    made = running(model, program_graph(model, example), example)
+    if made is None:
         return None
+    while normalise(made, called, torch.float32):
+        made.run()
+    program = made.module()
     names: dict[str, dict[str, str]] = {}
-    for path, layer in found[0].named_children():
-        if path.startswith("canon_stretch_"):
+    for path, layer in program.named_children():
+        if path.startswith(STRETCH):
             told = {key: _name_of(given, drawn) for key, given in layer.named_parameters()}
             if None in told.values():
                 return None
             names[path] = {key: name for key, name in told.items() if name is not None}
-    return Planned(found[0], names)
+    return Planned(program, names)
 
 
 def _held(numbers: Tensor, like: Tensor) -> Tensor:
