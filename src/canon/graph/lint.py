@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from canon.errors import TraceError
 from canon.graph.spec import ChannelGraph, Segment
 
 
@@ -30,7 +31,8 @@ def lint(graph: ChannelGraph, shapes: Mapping[str, tuple[int, ...]]) -> None:
             for name in stage.params.values():
                 size = shapes[name][stage.axis]
                 end = stage.offset + space.width * stage.repeat
-                assert end <= size, f"{stage.kind} '{name}' ends at {size}, not {end}"
+                if end > size:
+                    raise TraceError(f"the {stage.kind} '{name}' has {size} numbers, and its value {end} channels")
 
 
 def _tiles(graph: ChannelGraph, segments: tuple[Segment, ...], size: int, name: str) -> None:

@@ -74,12 +74,12 @@ def _sink_turned(made: Running, node: fx.Node) -> bool:
             made_layer = _along(found, axis, len(order))
             if made_layer is None:
                 return False
-            moved = made.layers(source, (made_layer,))
+            moved: fx.Node | None = made.layers(source, (made_layer,))
         elif node.op == "call_function" and called(node) in BOTH and len(node.args) == 2 and not node.kwargs:
             moved = _with_constant(made, node, turn, order)
-            if moved is None:
-                return False
         else:
+            moved = None
+        if moved is None:
             return False
         behind = made.graph.create_node(turn.op, turn.target, (moved, *turn.args[1:]), dict(turn.kwargs))
     shape = made.shape[node]

@@ -30,7 +30,7 @@ from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
 from canon.normal.recording import recorded_program
-from canon.normal.spelling import called_name, elementwise, plain_settings
+from canon.normal.spelling import MEAN, called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -255,6 +255,8 @@ class _Lowering:
             return Node("affine", inputs, value=Affine(one, torch.zeros_like(one)))
         made = Node("call", inputs, labels[0])
         for label in labels[1:]:
+            if made.label == MEAN[0] and isinstance(shape := inputs[0].shape, tuple):
+                made.shape = (*shape[:2], *(1 for _ in shape[2:]))
             made = Node("call", [made], label)
         return made
 

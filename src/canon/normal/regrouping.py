@@ -109,20 +109,24 @@ def pull_from_joins(graph: Graph) -> list[str]:
         parts = [graph.resolve(n) for n in node.inputs]
         if node.kind != "cat" or len(parts) < 2 or len({part.label for part in parts}) > 1:
             continue
-        first: Any = parts[0]
+        first, axis = parts[0], _axis(node)
         keeps = called(first, *POINTWISE) or (
-            node.label == 1 and (called(first, *BY_CHANNEL) or first.label == ("flatten", 1))
+            axis == 1 and (called(first, *BY_CHANNEL) or first.label == ("flatten", 1))
         )
         inside = [part.inputs[0] for part in parts if part.kind == "call" and not part.tensors]
         if not keeps or len(inside) < len(parts) or any(len(part.inputs) > 1 for part in parts):
             continue
         shapes = [value.shape for value in inside]
-        if not all(isinstance(s, tuple) and _apart(s, shapes[0], node.label) for s in shapes):
+        if not all(isinstance(s, tuple) and _apart(s, shapes[0], axis) for s in shapes):
             continue
-        graph.replace(
-            node, Node("call", [_joined(inside, node.label, node.name)], first.label, name=node.name, shape=node.shape)
-        )
+        whole = _joined(inside, axis, node.name)
+        graph.replace(node, Node("call", [whole], first.label, name=node.name, shape=node.shape))
     return []
+
+
+def _axis(join: Node) -> int:
+    """The axis of a concatenation; -1 where it is not known."""
+    return join.label if isinstance(join.label, int) else -1
 
 
 def pull_norms(graph: Graph) -> list[str]:
@@ -154,7 +158,7 @@ def numbers_of(affine: Node, key: str) -> torch.Tensor:
 
 def _apart(one: tuple[int, ...], two: tuple[int, ...], axis: Any) -> bool:
     """Whether values can stand side by side."""
-    return len(one) == len(two) > axis and all(
+    return 0 <= axis < len(one) == len(two) and all(
         a == b for at, (a, b) in enumerate(zip(one, two, strict=True)) if at != axis
     )
 
@@ -171,15 +175,14 @@ def join_outputs(graph: Graph) -> list[str]:
     for node in graph.order:
         if node.kind != "cat" or len(node.inputs) < 2 or not isinstance(node.shape, tuple):
             continue
-        found = [next(reaches(graph, part), None) for part in node.inputs]
-        if None in found or len({source for source, _ in found}) > 1:
+        found = [pair for part in node.inputs for pair in [next(reaches(graph, part), None)] if pair is not None]
+        if len(found) < len(node.inputs) or len({source for source, _ in found}) > 1:
             continue
-        values = [value for _, value in found]
-        made = _side_by_side(values)
+        made = _side_by_side([value for _, value in found])
         if made is None or rows_axis(made, len(node.shape)) != node.label:
             continue
         graph.replace(node, Node("linear", [found[0][0]], value=made, name=node.name, shape=node.shape))
-        said.append(f"{len(values)} layers side by side at '{node.name}' are one")
+        said.append(f"{len(found)} layers side by side at '{node.name}' are one")
     return said
 
 
