@@ -16,7 +16,7 @@ from canon.bench.measures.sheet import Sheet
 from canon.verify import LayoutKey, register
 from canon_benchmarks.cases import Rewritten
 from canon_benchmarks.measures.judged import judge_both_ways
-from canon_benchmarks.subjects import measured, subject
+from canon_benchmarks.subjects import subject, with_statistics
 from canon_benchmarks.thief import REWRITINGS, rewritten
 
 GOOD: Final = ("equal", "contained")
@@ -29,7 +29,7 @@ LARGER: Final = 32
 @lru_cache(maxsize=1)
 def _owned(name: str) -> tuple[nn.Module, LayoutKey]:
     example = zoo.example_input(name)
-    reference = measured(subject(name), example)
+    reference = with_statistics(subject(name), example)
     return reference, register(reference, example, seed=0)
 
 
