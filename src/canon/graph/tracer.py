@@ -20,7 +20,7 @@ from canon.graph.experts import expert_tensors, take_apart
 from canon.graph.export import export_program, program_operations
 from canon.graph.frontend import Attach, FrontendError, Operation
 from canon.graph.inputs import Example, arguments
-from canon.graph.lint import lint
+from canon.graph.lint import check_fit, lint
 from canon.graph.recorded import Program, record
 from canon.graph.rules import FOLDING, IDENTITY, MOVES, PRODUCTS, ZEROS, Call, lookup
 from canon.graph.spec import ChannelGraph
@@ -198,7 +198,9 @@ def _trace_with(
         state.node = step.node
         attach(_follow(state, step))
     graph = build(state, aliases, method, tensors)
-    lint(graph, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_fit(graph, shapes)
+    lint(graph, shapes)
     return graph, state
 
 
