@@ -1,7 +1,6 @@
 """The measurements behind Canon's documentation: suites, grids, times and pages.
 
-`python -m canon_benchmarks` lists them. Importing this package makes its kinds of cases and its suites
-known to `canon.bench`.
+Importing this package makes its kinds of cases and its suites known to `canon.bench`; `canon bench list` lists them.
 """
 
 from __future__ import annotations
@@ -9,6 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from canon.bench.extensions import Extension, extend
+
+PAGES: Final = {
+    "grids": (
+        "kept", "restored", "aligned", "folded", "noisy", "point", "keysize", "roundtrip", "rewritten", "exported",
+        "family",
+    ),
+    "timed": ("cost", "profiled", "large"),
+    "learned": ("start", "wrong", "extractor", "probing"),
+}  # fmt: skip
+"""Files of `tables` that show several kinds of cases."""
 
 EXTENSION: Final = Extension(
     "canon_benchmarks",
@@ -47,7 +56,10 @@ EXTENSION: Final = Extension(
         "scale",
     ),
     suites="canon_benchmarks.suites",
-    blocks={"recovery": "canon_benchmarks.tables.recovery:recovery_blocks"},
+    blocks={
+        "recovery": "canon_benchmarks.tables.recovery:recovery_blocks",
+        **{kind: f"canon_benchmarks.tables.{page}:{kind}_blocks" for page, kinds in PAGES.items() for kind in kinds},
+    },
     pages="canon_benchmarks.tables.landing:first_pages",
     remark="canon_benchmarks.tables.widths:widths_remark",
     mlflow="canon_benchmarks.mlflow:log_to_mlflow",

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from canon.bench.export import read_all
-from canon.bench.records import Record
+from canon.bench.records import Record, stores_of
 from canon.errors import MissingExtraError
 
 
@@ -24,19 +23,15 @@ def log_to_mlflow(folder: Path, suites: Iterable[str] = (), *, mlflow: Any = Non
         except ModuleNotFoundError as error:
             raise MissingExtraError("mlflow", "mlflow") from error
     logged = 0
-    for suite, record in read_all(folder, suites):
-        experiment = mlflow.set_experiment(f"canon-{suite}")
-        known = mlflow.search_runs([experiment.experiment_id], filter_string=_same(record), output_format="list")
-        if known:
-            continue
-        with mlflow.start_run(run_name=record.case.name):
-            _log(mlflow, record)
-        logged += 1
+    for store in stores_of(folder, suites):
+        experiment = mlflow.set_experiment(f"canon-{store.suite}")
+        for name, record in store.records.items():
+            same = f"attributes.run_name = '{name}'"
+            if not mlflow.search_runs([experiment.experiment_id], filter_string=same, output_format="list"):
+                with mlflow.start_run(run_name=name):
+                    _log(mlflow, record)
+                logged += 1
     return logged
-
-
-def _same(record: Record) -> str:
-    return f"attributes.run_name = '{record.case.name}'"
 
 
 def _log(mlflow: Any, record: Record) -> None:

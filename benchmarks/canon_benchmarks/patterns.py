@@ -49,13 +49,13 @@ class _Block(nn.Module):
         return functional.relu(made + (self.shortcut(x, self.missing) if self.missing else x))
 
 
-def cifar_resnet(shortcut: Shortcut, *, blocks: int = 3, width: int = 16) -> nn.Module:
-    """ResNet-20, unless other numbers are given."""
-    layers: list[nn.Module] = [nn.Conv2d(3, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-    for stage, made in enumerate((width, 2 * width, 4 * width)):
-        for block in range(blocks):
+def resnet20(shortcut: Shortcut) -> nn.Module:
+    """The small network for CIFAR-10 of the residual networks' authors."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU()]
+    for stage, made in enumerate((16, 32, 64)):
+        for block in range(3):
             layers.append(_Block(made if block or not stage else made // 2, made, shortcut))
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4 * width, 10))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
 def _layer(given: int, made: int, kernel: int = 1, stride: int = 1) -> nn.Sequential:
@@ -152,10 +152,10 @@ class Detector(nn.Module):
 
 
 PATTERNS: Final[Mapping[str, Callable[[], nn.Module]]] = {
-    "resnet20, padded": lambda: cifar_resnet(padded),
-    "resnet20, times zero": lambda: cifar_resnet(multiplied),
-    "resnet20, zeros_like": lambda: cifar_resnet(alike),
-    "resnet20, new_zeros": lambda: cifar_resnet(counted),
+    "resnet20, padded": lambda: resnet20(padded),
+    "resnet20, times zero": lambda: resnet20(multiplied),
+    "resnet20, zeros_like": lambda: resnet20(alike),
+    "resnet20, new_zeros": lambda: resnet20(counted),
     "detector, chunk": lambda: Detector(sizes=False),
     "detector, split": lambda: Detector(sizes=True),
 }

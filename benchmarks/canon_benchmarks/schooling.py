@@ -20,6 +20,7 @@ from torch.nn import functional
 
 from canon import zoo
 from canon.watermarks import Dataset
+from canon_benchmarks.subjects import convolutions
 
 EPOCHS: Final = {"digits": 20, "mnist": 2, "cifar10": 20, "cifar100": 20}
 BATCH: Final = {"digits": 64, "mnist": 128, "cifar10": 256, "cifar100": 256}
@@ -194,12 +195,8 @@ def build(name: str, classes: int, seed: int, *, small: bool = False) -> nn.Modu
 
 def plain(classes: int) -> nn.Module:
     """Six convolutions with norms, a mean, and a linear layer."""
-    layers: list[nn.Module] = []
-    before = 3
-    for width, stride in ((32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (256, 2)):
-        layers += [nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-        before = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, classes)).eval()
+    layers = convolutions((32, 1), (64, 2), (64, 1), (128, 2), (128, 1), (256, 2))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, classes)).eval()
 
 
 def separable(classes: int) -> nn.Module:

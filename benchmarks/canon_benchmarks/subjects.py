@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import pairwise
 from typing import Final
 
 import torch
@@ -51,19 +52,27 @@ def subject(name: str, *, seed: int = 0, device: str = "cpu") -> nn.Module:
     return model.to(device)
 
 
+def convolutions(*widths: tuple[int, int]) -> list[nn.Module]:
+    """Convolutions with norms, one behind the other: width and stride of each."""
+    layers: list[nn.Module] = []
+    for (before, _), (width, stride) in pairwise([(3, 1), *widths]):
+        layers += [nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
+    return layers
+
+
 @torch.no_grad()
-def measured(model: nn.Module, example: Tensor, *, batch: int = 64, seed: int = 0) -> nn.Module:
+def with_statistics(model: nn.Module, example: Tensor) -> nn.Module:
     """The same model with norms that know the values they are given, as training leaves them.
 
     Through norms that do not, deep networks give nearly the same output for every input.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     norms = [module for module in model.modules() if isinstance(module, _NormBase)]
     rates = [norm.momentum for norm in norms]
     for norm in norms:
         norm.train()
         norm.momentum = 1.0
-    model(torch.randn(batch, *example.shape[1:], generator=generator))
+    model(torch.randn(64, *example.shape[1:], generator=generator))
     for norm, rate in zip(norms, rates, strict=True):
         norm.eval()
         norm.momentum = rate

@@ -52,6 +52,7 @@ class Registry(Generic[T]):
 
     def add(self, cls: type[T]) -> type[T]:
         """Make a class known to this process; one of the same module and name takes the other's place."""
+        self._check(cls, str(cls))
         name = _name(cls)
         known = self.added.get(name, object)
         again = (known.__module__, known.__qualname__) == (cls.__module__, cls.__qualname__)
@@ -74,14 +75,16 @@ class Registry(Generic[T]):
             raise self._error(f"no {self._noun} '{name}'", hint=choices(name, (*self.names(), *self._reserved)))
         target = targets[name]
         found = resolve_name(target)
-        if not (isinstance(found, type) and issubclass(found, self._base)):
-            public = f"{self.group}.{self._base.__name__}"
-            raise self._error(f"the entry point does not name a subclass of {public}", where=target)
+        self._check(found, target)
         made: T = found()
         if _name(made) != name:
             what = f"the {self._noun} calls itself '{_name(made)}' but is registered as '{name}'"
             raise self._error(what, where=target)
         return made
+
+    def _check(self, found: object, where: str) -> None:
+        if not (isinstance(found, type) and issubclass(found, self._base)):
+            raise self._error(f"this does not name a subclass of {self.group}.{self._base.__name__}", where=where)
 
     def _targets(self) -> dict[str, str]:
         """Name to `module:class`; nothing is imported yet."""

@@ -14,7 +14,7 @@ from canon import attacks, zoo
 from canon.attacks import AttackLog, AttackResult, attack, replay
 from canon.errors import AttackError
 from canon.graph import trace
-from canon_benchmarks.measures.kept import randomize_norms
+from canon_benchmarks.subjects import subject
 from tests.architectures import JOINED
 from tests.networks import Case
 from tests.pinned import CASES
@@ -103,8 +103,7 @@ def test_operations_build_on_each_other(first: str, second: str) -> None:
 @pytest.mark.parametrize("op", TOLERANCE)
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
 def test_float32(name: str, op: str) -> None:
-    model, example = zoo.model(name), zoo.example_input(name)
-    randomize_norms(model)
+    model, example = subject(name), zoo.example_input(name)
     result = attack(model, example, [op])
     error = relative_error(outputs(result.model, example), outputs(model, example))
     assert error <= (1e-3 if op == "noisy_clique" else 1e-5)

@@ -14,7 +14,7 @@ from canon import zoo
 from canon.attacks import attack
 from canon.errors import AttackError
 from canon.graph import trace
-from canon_benchmarks.measures.kept import randomize_norms
+from canon_benchmarks.subjects import subject
 from tests.architectures import JOINED
 from tests.networks import Case
 from tests.pinned import CASES
@@ -85,15 +85,13 @@ def test_random_networks(network: nn.Module, seed: int, variant: str, kernels: b
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
 def test_float32(name: str, variant: str) -> None:
-    model, example = zoo.model(name), zoo.example_input(name)
-    randomize_norms(model)
+    model, example = subject(name), zoo.example_input(name)
     attacked = attack(model, example, variant, ratio=0.5)
     assert relative_error(outputs(attacked.model, example), outputs(model, example)) <= 1e-5
 
 
 def test_dense_network() -> None:
-    model, example = zoo.model("densenet121").double(), zoo.example_input("densenet121").double()
-    randomize_norms(model)
+    model, example = subject("densenet121").double(), zoo.example_input("densenet121").double()
     attacked = attack(model, example, "mix-opseq-per-merge-group")
     assert relative_error(outputs(attacked.model, example), outputs(model, example)) <= 1e-9
 

@@ -20,9 +20,9 @@ from canon.bench.lab import Setup
 from canon.bench.records import Record, Store
 from canon.bench.run import RunOptions, Summary, run_suite
 from canon.bench.suite import Suite, load_suite
+from canon.cli.main import app, execute
 from canon.errors import BenchError
 from canon.zoo.training import train_options
-from canon_benchmarks.__main__ import Lines, main
 from canon_benchmarks.cases import Clean
 
 MODEL = "timm:test_resnet"
@@ -138,9 +138,9 @@ def killed(self, record):
 
 
 Store.add = killed
-from canon_benchmarks.__main__ import main
+from canon.cli.main import app, execute
 
-main(sys.argv[1:])
+execute(app, ["bench", "run", *sys.argv[1:]])
 """
 
 
@@ -208,26 +208,14 @@ def test_a_training_case_reads_the_cache(cache: Path, tmp_path: Path) -> None:
     assert record.metrics["model"] == figures["model"][:16]
 
 
-def test_the_module_is_a_command(cache: Path, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_how_far_it_is(
+    cache: Path, suite: Suite, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     where = ["--out", str(tmp_path / "records"), "--cache", str(cache)]
-    assert main([str(tmp_path / "small.toml"), *where, "--only", "clean", "--pack"]) == 0
+    assert execute(app, ["bench", "run", str(tmp_path / "small.toml"), *where, "--only", "clean"]) == 0
     told = capsys.readouterr()
     assert "1/1  clean-digits-timm_test_resnet-ipr_gan-0-exact: done" in told.err
     assert "1 cases: 1 done; 0 not as they should be" in told.out
-    assert (tmp_path / "records" / "small.jsonl").exists()
-    assert main(["papr"]) == 2
-    assert "Did you mean 'paper'" in capsys.readouterr().err
-
-
-def test_lines_tell_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    case = Clean(dataset="digits", model=MODEL, scheme="greedy")
-    lines = Lines()
-    lines.phase("mine", 2)
-    lines.step(Record(case, "done", {"good": False}, {"recover": 1.0}), 1, 30)
-    lines.step(Record(case, "failed", error="KeyError: x"), 0, 0)
-    told = capsys.readouterr().err
-    assert "1/2  clean-digits-timm_test_resnet-greedy-0-exact: done, not as it should be, 1.0 s, 30 s left" in told
-    assert "failed (KeyError: x)" in told
 
 
 def test_a_full_disk_while_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

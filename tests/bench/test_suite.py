@@ -46,11 +46,6 @@ def test_the_suites_of_the_paper_have_its_size() -> None:
     assert camouflaged == {False}
 
 
-@pytest.mark.parametrize("name", suite_names())
-def test_suites_name_only_what_exists(name: str) -> None:
-    check_suite(load_suite(name))
-
-
 def test_lists_are_multiplied_first_one_slowest(tmp_path: Path) -> None:
     suite = load_suite(written(tmp_path, BLOCK))
     assert [(c.scheme, c.ratio) for c in suite.cases if isinstance(c, Recovery)] == [

@@ -99,12 +99,6 @@ def test_the_grid_finds_a_small_network_and_says_what_misses(monkeypatch: pytest
     assert "- resnet18, ρ = 0.2: nso_zero, nso_clique, nso_split," in text, "what was not run is listed"
 
 
-def relative(kind: str, network: str, **more: Any) -> dict[str, Any]:
-    way = {"network": network, "coverage": 1.0, "deep": 0.0, "verdict": "matches", "names_ancestor": True}
-    return {"dataset": "digits", "model": "plain", "kind": kind, "seed": 0, "accuracy": 0.9, "owner_accuracy": 0.9,
-            "alone": way, "robust": way, **more}  # fmt: skip
-
-
 def test_who_is_wrongly_believed() -> None:
     def found(network: str, aware: str = "") -> dict[str, Any]:
         ways = {f"{way}_{name}": value for way in ("alone", "robust")

@@ -1,4 +1,4 @@
-"""One command for every suite."""
+"""What every suite and every kind of case has."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import pytest
 
 from canon.bench.extensions import kinds, part_of
 from canon.bench.suite import check_suite, load_suite, suite_names
-from canon_benchmarks.__main__ import main
 
 
 @pytest.mark.parametrize("name", suite_names())
@@ -21,11 +20,3 @@ def test_every_kind_has_its_three_parts(kind: str) -> None:
     assert part_of(kind, "case").kind == kind
     assert callable(part_of(kind, "measure"))
     assert callable(part_of(kind, "blocks"))
-
-
-def test_the_command_lists_and_says_what_is_wrong(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 0
-    listed = capsys.readouterr().out
-    assert all(f"  {name} " in listed for name in suite_names())
-    assert main(["nine_ponts"]) == 2
-    assert "Did you mean 'nine_points'" in capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,7 @@ def test_a_case_with_a_time_stamp(tmp_path: Path, owner: Owner) -> None:
         (lambda folder: (folder / "evidence.json").write_text("{}"), "'evidence.json' was changed"),
         (lambda folder: (folder / "report.html").unlink(), "'report.html' was taken away"),
         (lambda folder: (folder / "more.txt").write_text(""), "'more.txt' was added"),
+        (lambda folder: (folder / "more").mkdir(), "'more' was added"),
         (lambda folder: (folder / "SHA256SUMS").write_text(""), "SHA256SUMS was changed"),
         (lambda folder: (folder / "SHA256SUMS.dsse").unlink(), "no sealed case"),
     ],
@@ -144,6 +146,19 @@ def test_a_case_that_was_touched(tmp_path: Path, change: Any, message: str) -> N
     change(folder)
     with pytest.raises(ClaimError, match=message):
         claims.check_case(folder)
+
+
+@pytest.mark.parametrize(("sums", "message"), [(b"", "no evidence"), (b"\xff", "taken away"), (b"x\n", "taken away")])
+def test_a_case_that_a_stranger_sealed(tmp_path: Path, sums: bytes, message: str) -> None:
+    key = claims.new_key(tmp_path / "key")
+    pem = signer_pem(key).encode()
+    sums += f"{sha256(pem).hexdigest()}  signer.pem\n".encode()
+    for name, data in (("SHA256SUMS", sums), ("signer.pem", pem)):
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "SHA256SUMS.dsse").write_bytes(claims.seal(sums.decode("utf-8", "replace"), key))
+    (tmp_path / "key").unlink()
+    with pytest.raises(ClaimError, match=message):
+        claims.check_case(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["../escaped", "evidence.json", ".hidden", "SHA256SUMS", "a/b"])

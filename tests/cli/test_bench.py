@@ -129,11 +129,20 @@ def test_a_report_of_nothing_fails(mine: Path, tmp_path: Path, capsys: pytest.Ca
         (["run", "quick", "--only", "nothing"], "matches 'nothing'"),
         (["run", "quick", "--executor", "slurm"], "no executor is called 'slurm'"),
         (["pack", "--records", "nowhere"], "no such folder of records"),
+        (["pack", "quick", "--records", "."], "the suite 'quick' has no records"),
     ],
 )
-def test_wrong_usage(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
     assert execute(app, ["bench", *arguments]) == 2
     assert message in capsys.readouterr().err
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_terminal_gets_a_bar_with_the_time_left() -> None:

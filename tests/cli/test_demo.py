@@ -13,13 +13,6 @@ from canon.cli.main import app
 from canon.zoo.text import library_texts
 
 
-def test_help_says_what_happens() -> None:
-    """The help names the steps and gives examples."""
-    result = CliRunner().invoke(app, ["demo", "--help"])
-    assert result.exit_code == 0
-    assert "canon demo --ratio 0.5" in result.output
-
-
 @pytest.mark.slow
 def test_the_watermark_comes_back(tmp_path: Path) -> None:
     """Even after one epoch: what the key reads before the attack it reads after recovery."""

@@ -66,6 +66,7 @@ VERBS = {
     "verify report": ("verify", "{other}", "-r", "{in}", "-o", "{new}.json", "--report", "{out}"),
     "verify ancestor": ("verify", "{other}", "-r", "{other}", "--ancestor", "{in}", "-o", "{out}"),
     "verify key": ("verify", "{other}", "-r", "{other}", "-w", "{in}", "-o", "{out}"),
+    "attack example": ("attack", "{other}", "-o", "{out}", "--example", "{in}"),
     "verify probes": ("verify", "{other}", "-r", "{other}", "--probes", "{in}", "-o", "{out}"),
 }
 
@@ -83,6 +84,49 @@ def test_no_output_is_an_input(
     assert "the output is an input as well" in capsys.readouterr().err
     assert (owner.read_bytes(), owner.stat().st_ino) == (before, stat.st_ino)
     assert not list(tmp_path.glob("new*"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("commit", "{in}", "--new-key", "new.pem", "-o", "{in}", *ARCH),
+        ("commit", "-w", "{in}", "--new-key", "new.pem", "-o", "new.claim", "--opening", "{in}"),
+        ("commit", "-l", "owner.key", "--key", "{in}", "-o", "new.claim", "--request", "{in}"),
+        ("commit", "--attach", "{in}", "--request", "{in}", "-o", "owner.claim"),
+        ("claim", "reveal", "{in}", "--show", "reference", "-o", "{in}"),
+        (
+            "watermark",
+            "embed",
+            "uchida17",
+            "resnet18",
+            "--derive",
+            "{in}",
+            "--claim",
+            "x",
+            "-o",
+            "new.pt",
+            "-k",
+            "{in}",
+        ),
+    ],
+)
+def test_no_secret_is_written_over(
+    words: tuple[str, ...], owner: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(owner.parent)
+    before = owner.read_bytes()
+    assert run(*(word.format(**{"in": owner}) for word in words), "--force") == ExitCode.USAGE
+    assert "the output is an input as well" in capsys.readouterr().err
+    assert owner.read_bytes() == before
+    assert not [*owner.parent.glob("new*")]
+
+
+@pytest.mark.parametrize("words", [("inspect", ""), ("verify", "{in}", "-r", ""), ("bench", "run", "quick", "--out=")])
+def test_an_empty_argument_is_no_folder(
+    words: tuple[str, ...], owner: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(*(word.format(**{"in": owner}) for word in words)) == ExitCode.USAGE
+    assert "is given an empty text" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.parametrize("kind", NAMES)

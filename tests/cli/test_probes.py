@@ -58,7 +58,7 @@ def test_what_holds_no_probes_is_refused(kind: str, tmp_path: Path, monkeypatch:
     elif kind == "names":
         np.savez(path, good, good)
     elif kind == "bomb":
-        monkeypatch.setattr("canon.cli.probes.MOST_BYTES", 1 << 20)
+        monkeypatch.setattr("canon.cli.inputs.MOST_BYTES", 1 << 20)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("arr_0.npy", bytes(1 << 21))
     elif kind == "cut":

@@ -80,3 +80,9 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     assert execute(app, ["new", "attack", "mine", "--in", str(tmp_path)]) == ExitCode.USAGE
     assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize("kind", ["scheme", "attack"])
+def test_what_is_no_scheme_or_attack_is_named(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert execute(app, [kind, "test", "tests.verify.small:tiny", "--alone"]) == ExitCode.USAGE
+    assert "does not name a subclass of canon." in capsys.readouterr().err

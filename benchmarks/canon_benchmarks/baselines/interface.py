@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from canon.graph import ChannelGraph, Space, trace
 from canon.recovery.capture import Capture, capture, make_probes
+from canon.rewrite import SpaceRewrite
+from canon.rewrite.axes import columns_of
 
 BATCH = 32
 """Inputs per forward pass."""
@@ -50,6 +52,24 @@ def observe(model: nn.Module, example: Any, samples: Tensor | None, count: int, 
     else:
         inputs = [(batch,) for batch in samples[:count].split(BATCH)]
     return Observation(graph, capture(model, graph, inputs))
+
+
+def unread_channels(space: Space, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> Tensor:
+    """By channel: whether every column that reads it is zero."""
+    unread = torch.ones(space.width, dtype=torch.bool)
+    for consumer in space.consumers:
+        linear = graph.maps[consumer.map]
+        columns = columns_of(tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
+        unread &= ~(columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
+    return unread
+
+
+def merged(space: Space, leader: Tensor, gone: Tensor, factors: Mapping[int, Tensor]) -> SpaceRewrite:
+    """Every channel goes into its leader, and those that are gone into nothing."""
+    keep = torch.nonzero((leader == torch.arange(space.width)) & ~gone).flatten()
+    place = torch.full((space.width,), -1, dtype=torch.int64)
+    place[keep] = torch.arange(keep.numel())
+    return SpaceRewrite.merge(keep, torch.where(gone, -1, place[leader]), factors)
 
 
 class Baseline(ABC):

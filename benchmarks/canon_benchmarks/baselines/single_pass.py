@@ -17,8 +17,7 @@ from canon.recovery.outgoing import outgoing
 from canon.recovery.partition import Classes
 from canon.recovery.probe import ProbeRefinement
 from canon.rewrite import SpaceRewrite, rewrite
-from canon.rewrite.axes import columns_of
-from canon_benchmarks.baselines.interface import Baseline, BaselineResult
+from canon_benchmarks.baselines.interface import Baseline, BaselineResult, merged, unread_channels
 
 
 class SinglePass(Baseline):
@@ -88,18 +87,11 @@ def _decide(
     space: Space, graph: ChannelGraph, tensors: Mapping[str, Tensor], classes: Classes, options: ProbeOptions
 ) -> SpaceRewrite:
     """Drop or merge each class, by its merged outgoing effect."""
-    unread = torch.ones(space.width, dtype=torch.bool)
-    for consumer in space.consumers:
-        linear = graph.maps[consumer.map]
-        columns = columns_of(tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
-        unread &= ~(columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
+    unread = unread_channels(space, graph, tensors)
     everyone = torch.arange(space.width)
     leader = torch.where(classes.null, everyone, classes.leader)
     several = torch.bincount(leader, minlength=space.width)[leader] > 1
     effect = outgoing(space, graph, tensors, leader, classes.factors).effect[leader]
     cancelled = several & (effect <= options.gamma_drop)
     gone = classes.null | cancelled | (unread & ~several if space.consumers else torch.zeros_like(unread))
-    keep = everyone[(leader == everyone) & ~gone]
-    place = torch.full((space.width,), -1, dtype=torch.int64)
-    place[keep] = torch.arange(keep.numel())
-    return SpaceRewrite.merge(keep, torch.where(gone, -1, place[leader]), classes.factors)
+    return merged(space, leader, gone, classes.factors)

@@ -17,9 +17,8 @@ from canon.graph.tensors import tensor_names
 from canon.recovery.outgoing import outgoing
 from canon.recovery.proportion import components
 from canon.rewrite import SpaceRewrite, rewrite
-from canon.rewrite.axes import columns_of
 from canon_benchmarks.baselines.alignment import rescale, same_spaces, scale_of, unit
-from canon_benchmarks.baselines.interface import Baseline, BaselineResult, Observation, observe
+from canon_benchmarks.baselines.interface import Baseline, BaselineResult, Observation, merged, observe, unread_channels
 
 CANCELLED = 1e-3
 """Columns that add up to this part of themselves are taken for zero."""
@@ -55,27 +54,16 @@ class _Elimination(Baseline):
 
     def _eliminate(self, space: Space, seen: Observation, tensors: dict[str, Tensor]) -> SpaceRewrite:
         u = seen.summaries(space)
-        unread = torch.ones(space.width, dtype=torch.bool)
-        for consumer in space.consumers:
-            linear = seen.graph.maps[consumer.map]
-            columns = columns_of(tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
-            unread &= ~(columns != 0).any(dim=2).any(dim=0).view(space.width, -1).any(dim=1).cpu()
+        unread = unread_channels(space, seen.graph, tensors)
         silent = ~(u > 0).any(dim=1)
         direction = unit(u)
         alike = (direction @ direction.T >= self.similar) & ~silent & ~silent[:, None]
         leader = components(space.width, *alike.nonzero(as_tuple=True))
-        taps = {c.tap for c in space.consumers} - seen.graph.fixed_taps
-        factors = {}
-        for tap in taps:
-            at_tap = seen.summaries(space, tap)
-            factors[tap] = scale_of(at_tap, at_tap[leader])
+        factors = _factors(space, seen, leader)
         effect = outgoing(space, seen.graph, tensors, leader, factors).effect[leader]
         several = torch.bincount(leader, minlength=space.width)[leader] > 1
         gone = silent | unread | (several & (effect <= CANCELLED))
-        keep = torch.nonzero((leader == torch.arange(space.width)) & ~gone).flatten()
-        place = torch.full((space.width,), -1, dtype=torch.int64)
-        place[keep] = torch.arange(keep.numel())
-        return SpaceRewrite.merge(keep, torch.where(gone, -1, place[leader]), factors)
+        return merged(space, leader, gone, factors)
 
 
 class PartiallyKnowledgeable(_Elimination):
@@ -93,6 +81,15 @@ class Skilled(_Elimination):
     needs_samples = True
     count = 512
     similar = 1 - 1e-6
+
+
+def _factors(space: Space, seen: Observation, leader: Tensor) -> dict[int, Tensor]:
+    """By tap that lets a scale pass: how large every channel is beside its leader."""
+    found = {}
+    for tap in {c.tap for c in space.consumers} - seen.graph.fixed_taps:
+        at_tap = seen.summaries(space, tap)
+        found[tap] = scale_of(at_tap, at_tap[leader])
+    return found
 
 
 def _silent(summaries: Tensor) -> list[int]:
@@ -146,8 +143,4 @@ class FullyKnowledgeable(Baseline):
             return None
         keep = torch.stack([torch.where(into == k, alike[:, k], -1.0).argmax() for k in range(reference.shape[0])])
         leader = torch.where(into >= 0, keep[into.clamp(min=0)], torch.arange(space.width))
-        factors = {}
-        for tap in {c.tap for c in space.consumers} - seen.graph.fixed_taps:
-            at_tap = seen.summaries(space, tap)
-            factors[tap] = scale_of(at_tap, at_tap[leader])
-        return SpaceRewrite.merge(keep, into, factors)
+        return SpaceRewrite.merge(keep, into, _factors(space, seen, leader))

@@ -135,7 +135,7 @@ def _kilobytes(name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def read_bandwidth(device: str, size: int = 1 << 28) -> float:
-    """Bytes per second at which a float32 tensor of `size` numbers is read once."""
-    data: Tensor = torch.ones(size, device=device)
-    return 4 * size / time_of(data.sum, repeats=5, device=device).median
+def read_bandwidth(device: str) -> float:
+    """Bytes per second at which a gibibyte of float32 numbers is read once."""
+    data: Tensor = torch.ones(1 << 28, device=device)
+    return data.nbytes / time_of(data.sum, repeats=5, device=device).median

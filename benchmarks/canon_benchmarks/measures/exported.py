@@ -19,7 +19,7 @@ from canon_benchmarks.cases import Exported
 from canon_benchmarks.exports import write
 from canon_benchmarks.measures.changed import RELATED
 from canon_benchmarks.measures.judged import judge_both_ways
-from canon_benchmarks.subjects import measured, subject
+from canon_benchmarks.subjects import subject, with_statistics
 
 RATIO: Final = 0.2
 
@@ -28,7 +28,7 @@ RATIO: Final = 0.2
 def _owned(name: str) -> tuple[nn.Module, LayoutKey, nn.Module]:
     """A reference, its layout key, and the reference in disguise."""
     example = zoo.example_input(name)
-    reference = measured(subject(name), example)
+    reference = with_statistics(subject(name), example)
     hidden = attack(reference, example, "mix-opseq", ratio=RATIO, seed=0).model
     return reference, register(reference, example, seed=0), hidden
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import tempfile
-from pathlib import Path
 
 from torch import Tensor, nn
 
 from canon import zoo
 from canon.attacks import attack
-from canon.bench.lab import Setup
+from canon.bench.lab import Setup, through_a_file
 from canon.bench.measures.attacked import Refused, count
 from canon.bench.measures.sheet import Sheet
 from canon.errors import AttackError
@@ -57,10 +55,5 @@ def hidden_model(case: Hidden, setup: Setup, sheet: Sheet) -> nn.Module:
 def layout_key(name: str, device: str) -> tuple[LayoutKey, float]:
     """A network's layout key as read from its file, and the file's size against the network's."""
     clean = clean_model(name, device)
-    key = register(clean, zoo.example_input(name).to(device))
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "layout.safetensors"
-        key.save(path)
-        size = path.stat().st_size
-        loaded = LayoutKey.load(path)
-    return loaded, round(size / sum(t.numel() * t.element_size() for t in clean.state_dict().values()), 5)
+    key, size = through_a_file(register(clean, zoo.example_input(name).to(device)))
+    return key, round(size / sum(t.numel() * t.element_size() for t in clean.state_dict().values()), 5)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
 from canon import zoo
-from canon.bench.lab import Setup
+from canon.bench.lab import Setup, through_a_file
 from canon.bench.measures.sheet import Sheet
 from canon.graph.tensors import tensor_names
 from canon.verify import register
@@ -19,10 +16,7 @@ def measure_keysize(case: Keysize, setup: Setup, sheet: Sheet) -> None:
     model = clean_model(case.model, setup.device)
     key = register(model, zoo.example_input(case.model).to(setup.device), robust=case.robust, seed=0)
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensor_names(model)[0].values())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "layout.key"
-        key.save(path)
-        share = path.stat().st_size / size
+    share = through_a_file(key)[1] / size
     assert key.portrait is not None, "new keys have one"
     sheet.note(
         exact=key.layout.numbers, bytes=4 if key.units is None else 2, rows=key.portrait.numbers, share=round(share, 4),

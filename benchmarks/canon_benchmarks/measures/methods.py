@@ -20,19 +20,11 @@ from canon_benchmarks.cases import Methods
 Undo = Callable[[nn.Module, Tensor], nn.Module | None]
 
 
-def _single_pass(suspect: nn.Module, example: Tensor) -> nn.Module | None:
-    return BASELINES["single-pass"].recover(suspect, example).model
-
-
-def _probe(suspect: nn.Module, example: Tensor) -> nn.Module | None:
-    return recover(suspect, example, "probe").model
-
-
-def _exact(suspect: nn.Module, example: Tensor) -> nn.Module | None:
-    return recover(suspect, example, "exact").model
-
-
-METHODS: Final[dict[str, Undo]] = {"single": _single_pass, "probe": _probe, "exact": _exact}
+METHODS: Final[dict[str, Undo]] = {
+    "single": lambda suspect, example: BASELINES["single-pass"].recover(suspect, example).model,
+    "probe": lambda suspect, example: recover(suspect, example, "probe").model,
+    "exact": lambda suspect, example: recover(suspect, example, "exact").model,
+}
 """By the name that metrics begin with."""
 
 

@@ -25,6 +25,7 @@ from canon.bench.lab import Setup
 from canon.bench.measures.sheet import Sheet
 from canon.containment import locate
 from canon.verify import register
+from canon_benchmarks import subjects
 from canon_benchmarks.cases import Start
 
 EPOCHS: Final = 12
@@ -51,12 +52,8 @@ def perceptron() -> nn.Module:
 
 def convolutions() -> nn.Module:
     """Four convolutions with norms, a mean, and a linear layer."""
-    layers: list[nn.Module] = []
-    before = 3
-    for width, stride in ((24, 1), (32, 1), (48, 2), (48, 1)):
-        layers += [nn.Conv2d(before, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]
-        before = width
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(before, 10))
+    layers = subjects.convolutions((24, 1), (32, 1), (48, 2), (48, 1))
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(48, 10))
 
 
 class Block(nn.Module):
@@ -89,7 +86,7 @@ NETWORKS: Final[dict[str, Callable[[], nn.Module]]] = {
 }
 
 
-class School:
+class Classroom:
     """One network, one way to learn."""
 
     def __init__(self, network: str, optimiser: str) -> None:
@@ -131,41 +128,41 @@ class School:
         return round(float((model(self.images).argmax(1) == self.labels).double().mean()), 3)
 
 
-def relatives(school: School) -> Iterator[tuple[str, nn.Module, nn.Module, nn.Module | None]]:
+def relatives(room: Classroom) -> Iterator[tuple[str, nn.Module, nn.Module, nn.Module | None]]:
     """Who, the suspect, the owner's model, and the public ancestor if there is one."""
-    start = school.first_weights(0)
-    owner = school.learn(start, 1)
+    start = room.first_weights(0)
+    owner = room.learn(start, 1)
     for seed in APART:
-        yield "same first weights, trained apart", school.learn(start, seed), owner, None
-    yield "stranger", school.learn(school.first_weights(9), 9), owner, None
-    yield "copy, two epochs at a tenth of the rate", school.learn(owner, 7, 2, 0.1), owner, None
-    yield "copy, two epochs at a third of the rate", school.learn(owner, 7, 2, 1 / 3), owner, None
-    yield "copy, two epochs", school.learn(owner, 7, 2), owner, None
-    yield "copy, five epochs", school.learn(owner, 7, 5), owner, None
-    copied = School(school.network, "adamw").learn(owner, 7, 2, 0.3)
+        yield "same first weights, trained apart", room.learn(start, seed), owner, None
+    yield "stranger", room.learn(room.first_weights(9), 9), owner, None
+    yield "copy, two epochs at a tenth of the rate", room.learn(owner, 7, 2, 0.1), owner, None
+    yield "copy, two epochs at a third of the rate", room.learn(owner, 7, 2, 1 / 3), owner, None
+    yield "copy, two epochs", room.learn(owner, 7, 2), owner, None
+    yield "copy, five epochs", room.learn(owner, 7, 5), owner, None
+    copied = Classroom(room.network, "adamw").learn(owner, 7, 2, 0.3)
     yield "copy, two epochs of AdamW at a rate of 0.0003", copied, owner, None
-    copied = School(school.network, "slow sgd").learn(owner, 7, 2, 0.5)
+    copied = Classroom(room.network, "slow sgd").learn(owner, 7, 2, 0.5)
     yield "copy, two epochs of SGD at a rate of 0.005", copied, owner, None
-    hidden = attack(owner, school.example, "mix-opseq", ratio=0.2).model
-    yield "copy, disguised, two epochs at a third of the rate", school.learn(hidden, 7, 2, 1 / 3), owner, None
+    hidden = attack(owner, room.example, "mix-opseq", ratio=0.2).model
+    yield "copy, disguised, two epochs at a third of the rate", room.learn(hidden, 7, 2, 1 / 3), owner, None
     for change in CHANGES:
         yield f"copy, {change}", parse(change).apply(owner, torch.Generator().manual_seed(NOISE)), owner, None
-    public = school.learn(start, 4, part=2)
-    owner = school.learn(public, 5, 4, 0.5, part=1)
-    yield "family: innocent, the owner's images", school.learn(public, 6, 4, 0.5, part=1), owner, public
-    yield "family: innocent, other images", school.learn(public, 6, 4, 0.5, part=2), owner, public
-    yield "family: thief, one mild epoch", school.learn(owner, 7, 1, 0.05, part=1), owner, public
+    public = room.learn(start, 4, part=2)
+    owner = room.learn(public, 5, 4, 0.5, part=1)
+    yield "family: innocent, the owner's images", room.learn(public, 6, 4, 0.5, part=1), owner, public
+    yield "family: innocent, other images", room.learn(public, 6, 4, 0.5, part=2), owner, public
+    yield "family: thief, one mild epoch", room.learn(owner, 7, 1, 0.05, part=1), owner, public
     yield "family: the public model", public, owner, public
 
 
 def measure_start(case: Start, setup: Setup, sheet: Sheet) -> None:
-    """Everybody of one school."""
-    school = School(case.network, case.optimiser)
-    example, keys, everybody = school.example, {}, []
-    for who, suspect, owner, public in relatives(school):
+    """Everybody of one classroom."""
+    room = Classroom(case.network, case.optimiser)
+    example, keys, everybody = room.example, {}, []
+    for who, suspect, owner, public in relatives(room):
         if id(owner) not in keys:
             keys[id(owner)] = register(owner, example, robust=True)
-        row: dict[str, Any] = {"who": who, "accuracy": school.accuracy(suspect)}
+        row: dict[str, Any] = {"who": who, "accuracy": room.accuracy(suspect)}
         for by, anchor in (("model", owner), ("robust key", keys[id(owner)])):
             found = locate(suspect, anchor, example)
             told: dict[str, Any] = {"answer": found.answer, "deep": round(found.deep, 4)}

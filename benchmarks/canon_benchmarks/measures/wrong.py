@@ -20,6 +20,7 @@ from canon.bench.lab import Setup
 from canon.bench.measures.sheet import Sheet
 from canon.watermarks import Dataset, EmbedResult, Extraction, Message, Scheme, TrainOptions
 from canon_benchmarks.cases import Wrong
+from canon_benchmarks.subjects import convolutions
 
 BITS: Final = 64
 MODELS: Final = 4
@@ -38,9 +39,7 @@ def network(seed: int) -> nn.Module:
     """Three convolutions with norms, with room for a QR code; different for every seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers: list[nn.Module] = []
-        for inputs, outputs, stride in ((3, 32, 2), (32, 36, 2), (36, 64, 1)):
-            layers += [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+        layers = convolutions((32, 2), (36, 2), (64, 1))
         return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10)).eval()
 
 

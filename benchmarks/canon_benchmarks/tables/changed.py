@@ -9,7 +9,7 @@ from typing import Any
 
 from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, values_of
+from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, measured, values_of
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
 from canon.verify.mark import ALPHA
 from canon_benchmarks.cases import UNCHANGED
@@ -24,7 +24,7 @@ HEAD = (
 
 def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """A table for each architecture, curves for each kind of change, and the marks scheme by scheme."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     yield Paragraph(
         "Every row: nine trained and marked models. Accuracy: the mean on the test images, with the clean models' in "
         f"the first row; it *broke* in a model that lost more than {KEPT:g}. Coverage: the least share of the owner's "

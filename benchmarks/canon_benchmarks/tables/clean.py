@@ -13,6 +13,7 @@ from canon.bench.tables.common import (
     canonical_only,
     complaints,
     distinct,
+    measured,
     unmeasured,
 )
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
@@ -22,7 +23,7 @@ from canon_benchmarks.tables.published import published
 
 def clean_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """One table per architecture."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     yield Paragraph(
         "P-FPR: share of the parameters that recovery removed. L-FP: Conv and Linear layers whose output shape "
         "changed, of all. Δsim and Δacc: absolute gaps of similarity and test accuracy. Tier 1: watermark-bearing "

@@ -7,19 +7,19 @@ from typing import Any, Final
 
 from canon.bench.records import Record
 from canon.bench.suite import load_suite
-from canon.bench.tables.common import by, distinct
+from canon.bench.tables.common import by, distinct, measured
 from canon.bench.tables.document import Block, Heading, Items, Paragraph, Table
 from canon_benchmarks.measures.changed import BY_ROBUST_KEY, RELATED, WAYS
 from canon_benchmarks.measures.contained import STEPS, WANTED, reached
 from canon_benchmarks.subjects import VARIANTS
-from canon_benchmarks.tables.hidden import not_measured
+from canon_benchmarks.tables.grids import not_measured
 
 NAMES: Final = {"reference": "the owner's model", "key": "the layout key", "robust": "the robust layout key"}
 
 
 def contained_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """The grid in one paragraph, a table for each of what the owner brings, and what is missing."""
-    run = [record for record in records if record.outcome == "done"]
+    run = measured(records)
     yield Paragraph(
         "Cells: the least share of the owner's channels that was found, over all attacks of the row. Noise is relative "
         "to each weight, or to the spread of its tensor; 8 bits are symmetric, one step per tensor. Rows were measured "

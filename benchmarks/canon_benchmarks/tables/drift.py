@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct, values_of
+from canon.bench.tables.common import by, distinct, measured, values_of
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
-from canon_benchmarks.tables.hidden import not_measured
+from canon_benchmarks.tables.grids import not_measured
 
 HEAD = (
     "copy", "accuracy", "residual: median", "95%", "max", "passes at", "bits, by the reference", "by the layout key",
@@ -16,7 +16,7 @@ HEAD = (
 
 def drift_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """A table of copies for every model, and a sentence on strangers."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     for model in distinct(record.case.model for record in done):
         part = by(done, model=model)
         yield Heading(model)

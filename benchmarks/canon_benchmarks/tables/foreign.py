@@ -6,15 +6,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from canon.bench.records import Record
+from canon.bench.tables.common import measured
 from canon.bench.tables.document import Block, Paragraph, Table
-from canon_benchmarks.tables.hidden import not_measured
+from canon_benchmarks.tables.grids import not_measured
 
 HEAD = ("package", "file", "MB", "operators", "free spaces", "difference", "outcome", "after attack")
 
 
 def foreign_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """How many come through, and the table."""
-    done = [record.metrics for record in records if record.outcome == "done"]
+    done = [record.metrics for record in measured(records)]
     read = [found for found in done if found["result"] != "refused"]
     same = sum(found["result"] == "unchanged" for found in read)
     text = f"{len(read)} of {len(done)} files are read; {same} of these come back from recovery unchanged."
@@ -32,7 +33,7 @@ def foreign_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
 def table_of_files(records: Sequence[Record]) -> Table:
     """One row for every file."""
     rows = []
-    for record in (record for record in records if record.outcome == "done"):
+    for record in measured(records):
         found: Any = record.metrics
         names = ", ".join(found.get("operators", {}))
         free = f"{found['free']} of {found['spaces']}" if "spaces" in found else ""

@@ -8,11 +8,11 @@ from typing import Final
 
 from canon.bench.cases import TWIN
 from canon.bench.records import Record
-from canon.bench.tables.common import all_of, attack_name, by, canonical_only, distinct, values_of
+from canon.bench.tables.common import all_of, attack_name, by, canonical_only, distinct, measured, values_of
 from canon.bench.tables.document import Block, Heading, Page, Paragraph
 from canon_benchmarks.cases import Runtime
 from canon_benchmarks.measures.methods import restored
-from canon_benchmarks.tables.extractor import extractor_blocks, span
+from canon_benchmarks.tables.learned import extractor_blocks, span
 from canon_benchmarks.tables.methods import NAMES
 from canon_benchmarks.tables.published import published, published_rows
 
@@ -30,7 +30,7 @@ def found_page(found: Mapping[str, Records]) -> Page | None:
     """The page, of all that there are records for; None where there is nothing to say."""
     blocks: list[Block] = []
     for title, suite, say in FINDINGS:
-        done = [record for record in found.get(suite, ()) if record.outcome == "done"]
+        done = measured(found.get(suite, ()))
         text = say(done) if done else None
         if text is not None:
             blocks += [Heading(title), Paragraph(text)]

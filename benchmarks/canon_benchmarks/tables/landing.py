@@ -11,7 +11,7 @@ from canon.bench.cases import TWIN, Recovery
 from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
 from canon.bench.suite import Suite
-from canon.bench.tables.common import CANONICAL, all_of, by, distinct, passes, values_of
+from canon.bench.tables.common import CANONICAL, all_of, by, distinct, measured, passes, values_of
 from canon.bench.tables.document import Block, Heading, Items, Page, Paragraph, Table
 from canon.bench.tables.index import TITLE, Shown, index_blocks
 from canon_benchmarks.cases import Baseline, Runtime
@@ -41,7 +41,7 @@ def first_pages(shown: Shown, missing: Sequence[Suite] | None, beside: Path) -> 
 
 def landing_page(shown: Shown, missing: Sequence[Suite] | None, beside: Path) -> Page:
     """The first page, of suites with their records and suites that have none."""
-    found = {name: [r for r in records if r.outcome == "done"] for name, (_, records) in shown.items()}
+    found = {name: measured(records) for name, (_, records) in shown.items()}
     rows = [
         (question, count(found[name]), f"[{name}]({name}.md)")
         for name, question, count in FIGURES

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, values_of
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, measured, values_of
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
 from canon_benchmarks.cases import Methods
 from canon_benchmarks.measures.methods import restored
@@ -73,7 +73,7 @@ def _where_it_stops(records: Sequence[Record]) -> Table:
     )
     rows = []
     for dataset, model, ratio in distinct(map(_place, records)):
-        part = [r for r in by(records, dataset=dataset, model=model, ratio=ratio) if r.outcome == "done"]
+        part = measured(by(records, dataset=dataset, model=model, ratio=ratio))
         for method, name in NAMES.items():
             per_attack = [_share(by(part, attack=attack), method) for attack in attacks]
             shapes, tier1 = (
@@ -152,7 +152,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def _cell(records: Sequence[Record], method: str) -> str:
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     if not done:
         return f"**{records[0].outcome}**" if records else UNMEASURED
     attacked, aligned, bare = (

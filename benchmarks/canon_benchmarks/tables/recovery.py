@@ -8,7 +8,7 @@ from typing import Final
 
 from canon.bench.cases import Recovery
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, distinct, one, values_of
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, distinct, measured, one, values_of
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
 from canon.bench.tables.recovery import certificate_blocks, complaint_blocks, similarity_blocks
 from canon.verify.mark import FRACTION, Tier2
@@ -48,7 +48,7 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
 
 def _tier2(records: Sequence[Record]) -> Table:
     """How many cases pass the paper's second test, as its two parameters change."""
-    done = [record.metrics for record in records if record.outcome == "done"]
+    done = [record.metrics for record in measured(records)]
     read = [
         [float(str(found[f"{name}_similarity"])) for name in ("clean", "attacked", "aligned", "recovered")]
         for found in done
@@ -74,7 +74,7 @@ def _cells_of(records: Sequence[Record]) -> list[tuple[str, float]]:
 
 def _time_panels(records: Sequence[Record]) -> list[Panel]:
     """One panel per architecture and ratio, one line per attack, where there are several schemes."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     panels = []
     for model, ratio in _cells_of(done):
         part = by(done, model=model, ratio=ratio)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, complaints, distinct, values_of
+from canon.bench.tables.common import by, complaints, distinct, measured, values_of
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
 from canon_benchmarks.measures.relative import why_bad
 from canon_benchmarks.schooling import COPIES, TUNED, UNLIKE
@@ -14,7 +14,7 @@ from canon_benchmarks.schooling import COPIES, TUNED, UNLIKE
 
 def relative_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """A table for those who have nothing of the owner's model, one for its family, one for copies."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     for of, shown in ((UNLIKE, _strangers), (TUNED, _family), (COPIES, _copies)):
         if part := [record for record in done if record.case.who in of]:
             yield from shown(part)

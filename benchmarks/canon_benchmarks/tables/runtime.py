@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from canon.bench.cases import CLEAN
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, measured
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
 from canon_benchmarks.cases import Runtime
 from canon_benchmarks.tables.figures import Panel, draw_lines
@@ -18,7 +18,7 @@ PROBES, BATCH = 32, 32
 
 def runtime_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Three figures, each with its numbers."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     yield Paragraph(
         "Every time is the median of several recoveries of one suspect, after one that is not counted. The paper "
         "prints its figures without numbers, and says that recovery is at the scale of ten seconds and in most cases "

@@ -8,10 +8,10 @@ from typing import Final
 import numpy as np
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct
+from canon.bench.tables.common import by, distinct, measured
 from canon.bench.tables.document import BAD, Block, Figure, Paragraph, Table
 from canon_benchmarks.tables.figures import SETTINGS, pyplot, svg_of
-from canon_benchmarks.tables.hidden import not_measured
+from canon_benchmarks.tables.grids import not_measured
 
 SLOPE: Final = 1.1
 """The steepest that time may grow."""
@@ -23,7 +23,7 @@ HEAD = (
 
 def scale_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """The picture, and for every family its slope and the largest of it."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     if not done:
         return
     slopes = slopes_of(done)

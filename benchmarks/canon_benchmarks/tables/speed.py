@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct
+from canon.bench.tables.common import by, distinct, measured
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
 from canon_benchmarks.cases import FOUR
 from canon_benchmarks.measures.speed import LIMITS, limit_of
-from canon_benchmarks.tables.hidden import not_measured
+from canon_benchmarks.tables.grids import not_measured
 
 STEPS: Final = ("trace", "clone", "attack", "recover", "probe", "align", "certify", "forward", "pruning")
 RATIOS: Final = {
@@ -43,7 +43,7 @@ def speed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """What the columns mean, and two tables for every machine: seconds, and ratios."""
     limits = ", ".join(f"{RATIOS[name]} {limit:g}" for name, limit in LIMITS.items())
     yield Paragraph(INTRODUCTION.format(limits=limits, four=FOUR))
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     for machine in distinct(record.case.machine for record in done):
         mine = by(done, machine=machine)
         where, found = mine[0].environment, mine[0].metrics

@@ -7,14 +7,24 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from canon.bench.records import Record
-from canon.bench.tables.common import all_of, attack_name, attacks_of, by, complaints, distinct, values_of, worst
+from canon.bench.tables.common import (
+    all_of,
+    attack_name,
+    attacks_of,
+    by,
+    complaints,
+    distinct,
+    measured,
+    values_of,
+    worst,
+)
 from canon.bench.tables.document import Block, Heading, Paragraph, Row, Table
 from canon_benchmarks.tables.published import Published, published, published_cells
 
 
 def tolerance_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """The worst over all schemes at every tolerance, the same against a stranger, and every scheme's residual."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     yield Paragraph(
         "Cells: largest residual, smallest share of matched channels, over all schemes. Rows in italics are the "
         "paper's, which prints residuals with four decimals."

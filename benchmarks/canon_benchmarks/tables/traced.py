@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by
+from canon.bench.tables.common import by, measured
 from canon.bench.tables.document import Block, Heading, Items, Paragraph, Table
 from canon_benchmarks.measures.traced import NOT_CHECKED
 
@@ -21,7 +21,7 @@ def traced_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """A table for every library."""
     for source, title in TITLES.items():
         chosen = by(records, source=source)
-        traced = [record for record in chosen if record.outcome == "done"]
+        traced = measured(chosen)
         yield Heading(title)
         yield Paragraph(f"{len(traced)} of {len(chosen)} models trace.")
         head = ("Model", "Free / producers", "Free / spaces", "Depthwise", "Front end", "Pins")

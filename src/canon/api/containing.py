@@ -41,6 +41,23 @@ def find(compared: Compared, owner: Owner, ancestors: Sequence[nn.Module]) -> Lo
     return locate(compared.suspect, owner.anchor, cast(owner.example, compared.suspect), ancestors=ancestors)
 
 
+def find_in_recovered(
+    compared: Compared, owner: Owner, ancestors: Sequence[nn.Module], known: Location
+) -> Location | None:
+    """The owner's network in the suspect as recovery left it, where its key finds more there; None otherwise.
+
+    A key's few numbers may not tell weak channels from what was injected beside them, and recovery takes that away.
+    """
+    from canon.containment import locate
+
+    if owner.model is not None or compared.result is None or not compared.result.report.changed:
+        return None
+    recovered = compared.recovered
+    found = locate(recovered, owner.anchor, cast(owner.example, recovered), ancestors=ancestors)
+    note = "the channels of the suspect are those that recovery has left of it"
+    return replace(found, notes=(*found.notes, note)) if found.coverage > known.coverage else None
+
+
 def find_without_idle_taps(
     compared: Compared, owner: Owner, ancestors: Sequence[nn.Module], known: Location
 ) -> Location | None:

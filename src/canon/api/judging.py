@@ -12,7 +12,14 @@ from torch import Tensor, nn
 
 from canon._shown import Shown
 from canon.api.comparing import Compared, Example, Owner, compare
-from canon.api.containing import containment_figures, find, find_without_idle_taps, fixed_figures, nothing_added
+from canon.api.containing import (
+    containment_figures,
+    find,
+    find_in_recovered,
+    find_without_idle_taps,
+    fixed_figures,
+    nothing_added,
+)
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.files import Files
 from canon.api.marks import read_mark
@@ -261,6 +268,8 @@ def _searched(
             compared, function, location = again, agreed, found
             if _settled(compared, function):
                 return compared, function
+    if location.answer != "contained":
+        location = find_in_recovered(compared, owner, mine.ancestors, location) or location
     if location.answer != "contained":
         location = find_without_idle_taps(compared, owner, mine.ancestors, location) or location
     compared = replace(compared, location=location)

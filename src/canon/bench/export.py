@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
 from canon._files import atomic_path, check_output
 from canon.bench.extensions import kinds, part_of
-from canon.bench.records import Record, Store, suites_in
+from canon.bench.records import Record, stores_of
 from canon.errors import BenchError, MissingExtraError
 
 FORMATS: Final = (".parquet", ".csv")
 """By suffix."""
-
-
-def read_all(folder: Path, suites: Iterable[str] = ()) -> Iterator[tuple[str, Record]]:
-    """Every record of some suites, or of all that have any, with the suite's name."""
-    present = suites_in(folder)
-    chosen = tuple(suites) or present
-    for name in chosen:
-        if name not in present:
-            raise BenchError(
-                f"the suite '{name}' has no records", where=str(folder), hint=f"Run: canon bench run {name}"
-            )
-        yield from ((name, record) for record in Store.open(folder, name).records.values())
 
 
 def row(suite: str, record: Record) -> dict[str, Any]:
@@ -56,7 +44,7 @@ def export(folder: Path, target: Path, suites: Iterable[str] = (), *, force: boo
     pandas = _import("pandas", "bench")
     if target.suffix == ".parquet":
         _import("pyarrow", "bench")
-    rows = [row(suite, record) for suite, record in read_all(folder, suites)]
+    rows = [row(store.suite, record) for store in stores_of(folder, suites) for record in store.records.values()]
     if not rows:
         raise BenchError("there are no records", where=str(folder))
     table = pandas.DataFrame(rows, columns=_columns(rows))

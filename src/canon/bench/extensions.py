@@ -46,7 +46,7 @@ class Extension:
     """A package whose TOML files are suites."""
 
     blocks: Mapping[str, str] = field(default_factory=dict)
-    """What shows a kind of another package instead, by kind."""
+    """What shows a kind, where that is not in a file of its own; also a kind of another package, instead."""
 
     pages: str | None = None
     """A function that makes the first pages of a report; see `canon.bench.tables.index.first_pages`."""

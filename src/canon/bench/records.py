@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -158,6 +158,19 @@ def suites_in(folder: Path) -> tuple[str, ...]:
     packed = {path.stem for path in folder.glob("*.jsonl")}
     loose = {path.parent.name for path in folder.glob("*/*.json")}
     return tuple(sorted(packed | loose))
+
+
+def stores_of(folder: Path, suites: Iterable[str] = ()) -> Iterator[Store]:
+    """The records of some suites, or of all that have any; BenchError for a suite without records."""
+    present = suites_in(folder)
+    for name in tuple(suites) or present:
+        if name not in present:
+            raise BenchError(
+                f"the suite '{name}' has no records",
+                where=str(folder),
+                hint=f"Run: canon bench run {name}. There are records of: {', '.join(present) or 'none'}",
+            )
+        yield Store.open(folder, name)
 
 
 def _read(path: Path) -> Record:

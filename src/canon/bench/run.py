@@ -9,33 +9,30 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 
-from canon._environment import environment
 from canon.bench.cases import Case, Training
 from canon.bench.executors import Executor, Work, executor
 from canon.bench.lab import Setup, ensure_trained
+from canon.bench.machine import machine
 from canon.bench.measures import measure
 from canon.bench.measures.sheet import Sheet
 from canon.bench.records import Record, Store
 from canon.bench.suite import Suite, check_suite, trainings_of
-
-OUT: Final = Path("runs/bench/records")
-CACHE: Final = Path("runs/bench/models")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """How a suite is run; none of this changes what is measured."""
 
-    out: Path = OUT
+    out: Path
     """Folder of the records."""
 
-    setup: Setup = field(default_factory=lambda: Setup(CACHE))
+    setup: Setup
     executor: str = "here"
     jobs: int = 1
     address: str | None = None
@@ -139,7 +136,7 @@ class _Runner:
         for case in todo:
             broken = next((training for training in case.trainings if training in failed), None)
             if broken is not None:
-                yield Record(case, "failed", error=f"{broken.name}: {failed[broken]}", environment=environment())
+                yield Record(case, "failed", error=f"{broken.name}: {failed[broken]}", environment=machine())
             elif not self.stop() or all(map(self.setup.models.has, case.trainings)):
                 ready.append(case)
         yield from self._watched(self.suite.name, functools.partial(measure, setup=self.setup), ready)

@@ -17,10 +17,10 @@ from typing import Any, Final
 from torch import nn
 
 from canon import watermarks, zoo
-from canon._environment import environment
 from canon._safetensors import write_safetensors
 from canon._untrusted import Limits
 from canon.bench.cases import TWIN, Training
+from canon.bench.machine import machine
 from canon.errors import BenchError, MissingExtraError
 from canon.io.weights import read_safetensors
 from canon.verify.digest import model_digest
@@ -125,7 +125,7 @@ def _write(made: Trained, folder: Path) -> None:
 def _train(training: Training, data: Dataset, device: str) -> Trained:
     options = train_options(training.dataset, training.model, device)
     settings = {name: value for name, value in asdict(options).items() if name not in ("device", "checkpoint")}
-    common: Figures = {"options": settings, "environment": environment()}
+    common: Figures = {"options": settings, "environment": machine()}
     start = zoo.model(training.model, classes=data.classes, seed=training.seed)
     if training.scheme == TWIN:
         history = train(

@@ -25,6 +25,7 @@ SUMS: Final = "SHA256SUMS"
 SEAL: Final = "SHA256SUMS.dsse"
 STAMP: Final = ".tsr"
 KEY: Final = "signer.pem"
+EVIDENCE: Final = "evidence.json"
 
 
 def write_case(
@@ -55,7 +56,7 @@ def write_case(
         raise ClaimError("the case folder exists already", where=str(target), hint="Name another")
     if not target.parent.is_dir():
         raise ClaimError("the folder of the case does not exist", where=str(target.parent), hint="Create it first")
-    files = {"evidence.json": evidence, "command.txt": (shlex.join(command) + "\n").encode()}
+    files = {EVIDENCE: evidence, "command.txt": (shlex.join(command) + "\n").encode()}
     files |= {} if report is None else {"report.html": report}
     files |= {KEY: signer_pem(key).encode()}
     for name, data in {**(claims or {}), **(attachments or {})}.items():
@@ -88,15 +89,15 @@ def check_case(folder: str | Path, key: str | None = None, trust: Trust | None =
     """
     place = Path(folder)
     try:
-        found = {path.name: path.read_bytes() for path in place.iterdir() if path.is_file()}
+        found = {path.name: path.read_bytes() if path.is_file() else b"" for path in place.iterdir()}
         sums, sealed = found.pop(SUMS), found.pop(SEAL)
     except (OSError, KeyError) as error:
         raise ClaimError("the folder is no sealed case", where=str(place)) from error
     document, signer = open_sealed(sealed, key)
-    if document != sums.decode("utf-8", "replace"):
+    if not isinstance(document, str) or document != sums.decode("utf-8", "replace"):
         raise ClaimError(f"{SUMS} was changed after the case was sealed", where=str(place))
     stamps = {name: found.pop(name) for name in sorted(found) if name.startswith(f"{SEAL}.") and name.endswith(STAMP)}
-    listed = {line[66:]: line[:64] for line in sums.decode().splitlines()}
+    listed = {line[66:]: line[:64] for line in document.splitlines()}
     for name in sorted(listed.keys() | found.keys()):
         if name not in found:
             raise ClaimError(f"the file '{name:.80}' was taken away after the case was sealed", where=str(place))
@@ -106,10 +107,12 @@ def check_case(folder: str | Path, key: str | None = None, trust: Trust | None =
             raise ClaimError(f"the file '{name:.80}' was changed after the case was sealed", where=str(place))
     if found.get(KEY) != signer.encode():
         raise ClaimError("the case names another key than the one that sealed it", where=str(place))
+    if EVIDENCE not in found:
+        raise ClaimError("the case holds no evidence", where=str(place))
     return {
         "signer": signer,
         "files": listed,
-        "evidence": parse(found["evidence.json"], "evidence"),
+        "evidence": parse(found[EVIDENCE], "evidence"),
         "timestamps": [_stamp(sealed, token, trust or Trust()) for token in stamps.values()],
     }
 

@@ -6,7 +6,7 @@ model. Reading it needs nothing but JSON; checking who signed is left to `model_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
@@ -114,8 +114,7 @@ def check_signed_model(model: str | Path, signature: str | Path, public_key: str
         config.verify(Path(model), Path(signature))
     except Exception as error:
         raise ClaimError(f"the model's signature does not hold: {error!s:.200}", where=str(signature)) from error
-    values = {name: getattr(found, name) for name in ("name", "digest", "files", "signature", "method")}
-    return SignedModel(**values, checked="signature and files, with the public key given")
+    return replace(found, checked="signature and files, with the public key given")
 
 
 def _is_signature(path: Path) -> bool:

@@ -133,11 +133,10 @@ def run(
 @verb("canon bench pack", "canon bench pack quick --records runs/bench/records")
 def pack(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJson = False) -> None:
     """Put the records of each suite into one file, and remove the single ones."""
-    from canon.bench.records import Store, suites_in
+    from canon.bench.records import stores_of
 
     rows = []
-    for name in suites or suites_in(records):
-        store = Store.open(records, name)
+    for store in [*stores_of(records, suites or ())]:
         path = store.pack()
         rows.append({"file": path, "records": len(store.records), "bytes": path.stat().st_size})
     lines = [f"{row['file']}: {row['records']} records, {row['bytes']:,} bytes" for row in rows]

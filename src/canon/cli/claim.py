@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from canon._files import check_outputs
+from canon.cli.claiming import Policies, Roots
 from canon.cli.console import Talker
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import verb
@@ -18,13 +20,6 @@ app = typer.Typer(no_args_is_help=True, help="Check claims, and open no more of 
 ClaimFile = Annotated[Path, typer.Argument(metavar="CLAIM", help="A claim file.")]
 OpeningFile = Annotated[Path | None, typer.Option("--opening", dir_okay=False, help="Its opening.")]
 WholeOpening = Annotated[Path, typer.Argument(metavar="OPENING", help="The whole opening.")]
-Roots = Annotated[
-    list[Path] | None,
-    typer.Option("--root", dir_okay=False, help="PEM: roots that you trust, other certificates, revocation lists."),
-]
-Policies = Annotated[
-    list[str] | None, typer.Option("--policy", metavar="OID", help="A policy that time-stamps must be given under.")
-]
 Show = Annotated[
     list[str],
     typer.Option("--show", help="What to open: reference, layout_key or watermark_key; repeat it for more."),
@@ -67,6 +62,7 @@ def reveal(
     from canon.claims import Opening
 
     talker = Talker(as_json)
+    check_outputs([out], [opening], force=force)
     whole = Opening.load(opening)
     wanted = [leaf.thing for leaf in whole.leaves if leaf.thing.role in show]
     if len({thing.role for thing in wanted}) != len(set(show)):

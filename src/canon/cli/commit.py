@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.text import Text
 
-from canon._files import atomic_path, check_output
+from canon._files import atomic_path, check_outputs
 from canon.cli.console import Talker
 from canon.cli.groups import verb
 from canon.cli.models import ReadOptions, load_model
@@ -109,9 +109,9 @@ def commit(
     if model is not None and signature is not None:
         raise typer.BadParameter("give either a model or --signature")
     shown = opening or out.with_suffix(".opening")
-    for path, replace in ((out, force), (shown, force), (new_key, False), (new_secret, False), (request, force)):
-        if path is not None:
-            check_output(path, force=replace)
+    check_outputs([new_key, new_secret])  # nobody's private key is ever replaced
+    outputs = [out, shown, request, new_key, new_secret]
+    check_outputs(outputs, [layout_key, *(watermark_key or ()), signature, *(secret or ()), key], force=force)
     drawn = [claims.load_secret(path) for path in secret or ()]
     if new_secret is not None:
         drawn.append(claims.make_secret())
@@ -120,7 +120,7 @@ def commit(
     files: dict[str, list[str]] = {}
     signed = None if reference is None else reference.provenance()
     if model is not None:
-        loaded = load_model(talker, model, reading)
+        loaded = load_model(talker, model, reading, outputs=outputs, force=force)
         reference, signed = loaded.model, claims.provenance_of(model)
         if "sha256" in loaded.origin:
             files["reference"] = [loaded.origin["sha256"]]
@@ -152,6 +152,7 @@ def _add_stamps(
 
     if not urls and not answers and request is None:
         raise typer.BadParameter("give a model, a layout key or a watermark key to commit to")
+    check_outputs([request], [path, *answers], force=force)
     claim = Claim.load(path)
     claim.check()
     for answer in answers:

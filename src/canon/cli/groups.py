@@ -19,6 +19,7 @@ import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Final, final, get_args, get_origin, get_type_hints
 
@@ -87,6 +88,16 @@ def _folded(line: str) -> str:
 @final
 class PlainCommand(TyperCommand):
     """A verb whose help calls arguments by their names alone: `MODEL`, not `{MODEL}` and `MODEL <str>`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments, none of which may be empty: an empty path is the folder that the user is in."""
+        for before, word in pairwise(["", *args]):
+            if not word or re.fullmatch(r"--[\w-]+=", word):
+                what = word.removesuffix("=") or (before if before.startswith("-") else "an argument")
+                raise typer.BadParameter(
+                    f"{what} is given an empty text; is a variable of your shell not set?", ctx=ctx
+                )
+        return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line."""

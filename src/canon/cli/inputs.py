@@ -11,9 +11,12 @@ import typer
 from canon.errors import DataError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from canon.graph import Example
 
-MOST_BYTES: Final = 1 << 30
+MOST_BYTES: Final = 1 << 32
+LONGEST_NAME: Final = 200
 
 ExampleFile = Annotated[
     Path | None,
@@ -32,6 +35,19 @@ def load_example(path: Path) -> Example:
     Raises:
         DataError: The file cannot be read.
     """
+    arrays = load_arrays(path, "example")
+    if not arrays:
+        raise DataError("the example holds no array", where=str(path))
+    numbered = [f"arr_{index}" for index in range(len(arrays))]
+    return tuple(arrays[name] for name in numbered) if set(numbered) == set(arrays) else arrays
+
+
+def load_arrays(path: Path, what: str) -> dict[str, Tensor]:
+    """The arrays of a .npz file that may come from anybody, by name.
+
+    Raises:
+        DataError: The file cannot be read, is too large, or its arrays have names too long to print.
+    """
     import numpy
     import torch
 
@@ -39,21 +55,15 @@ def load_example(path: Path) -> Example:
         with zipfile.ZipFile(path) as archive:
             size = sum(entry.file_size for entry in archive.infolist())
         if size > MOST_BYTES:
-            raise DataError(
-                f"the example takes {size:,} bytes, and at most {MOST_BYTES:,} are allowed", where=str(path)
-            )
+            raise DataError(f"the {what} takes {size:,} bytes, and at most {MOST_BYTES:,} are allowed", where=str(path))
         with numpy.load(path, allow_pickle=False) as found:
-            arrays: dict[str, Any] = {
-                name: torch.from_numpy(numpy.ascontiguousarray(found[name])) for name in found.files
-            }
+            if any(len(name) > LONGEST_NAME for name in found.files):
+                raise DataError("the arrays' names are too long", where=str(path))
+            return {name: torch.from_numpy(numpy.ascontiguousarray(found[name])) for name in found.files}
     except DataError:
         raise
-    except (OSError, ValueError, TypeError, KeyError, EOFError, SyntaxError, RuntimeError, zipfile.BadZipFile) as error:
-        raise DataError(f"the example cannot be read as .npz: {error!s:.160}", where=str(path)) from error
-    if not arrays:
-        raise DataError("the example holds no array", where=str(path))
-    numbered = [f"arr_{index}" for index in range(len(arrays))]
-    return tuple(arrays[name] for name in numbered) if set(numbered) == set(arrays) else arrays
+    except (MemoryError, Exception) as error:  # numpy and zipfile raise what their many parts raise
+        raise DataError(f"the {what} cannot be read as .npz: {error!s:.160}", where=str(path)) from error
 
 
 def moved(example: tuple[Any, ...], place: Any) -> tuple[Any, ...]:

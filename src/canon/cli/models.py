@@ -60,7 +60,7 @@ def load_model(
     """
     from canon.io import is_factory, read_model
 
-    check_outputs(outputs, [source], force=force)
+    check_outputs(outputs, [source, reading.example], force=force)
     if is_factory(reading.arch or source) and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last, so that a file here takes no other module's place
     loaded = read_model(

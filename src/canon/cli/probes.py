@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from canon.cli.inputs import load_arrays
 from canon.errors import DataError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ DEVIATION: Final = {3: (0.229, 0.224, 0.225), 1: (0.5,)}
 
 MOST_IMAGES: Final = 4096
 MOST_PIXELS: Final = 1 << 26
-MOST_BYTES: Final = 1 << 32
 
 HELP: Final = (
     "Inputs to compare outputs on as well: a .npz file with one array for each input, named as the input or arr_0, "
@@ -66,34 +65,14 @@ def load_probes(path: Path, model: nn.Module, example: Sequence[Any]) -> Probes:
 
 
 def _arrays(path: Path, model: nn.Module, inputs: int) -> tuple[list[Tensor], str, str]:
-    import numpy
     import torch
 
     from canon.io.origin import file_state, unchanged_digest
 
     state = file_state(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-        if size > MOST_BYTES:
-            raise DataError(f"the probes take {size:,} bytes, and at most {MOST_BYTES:,} are allowed", where=str(path))
-        with numpy.load(path, allow_pickle=False) as found:
-            names = _chosen(found.files, model, inputs, str(path))
-            arrays = [torch.from_numpy(numpy.ascontiguousarray(found[name])) for name in names]
-    except DataError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        EOFError,
-        SyntaxError,
-        MemoryError,
-        RuntimeError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise DataError(f"the probes cannot be read as .npz: {error!s:.160}", where=str(path)) from error
+    held = load_arrays(path, "file of probes")
+    names = _chosen([*held], model, inputs, str(path))
+    arrays = [held[name] for name in names]
     for name, array in zip(names, arrays, strict=True):
         if not array.ndim or not len(array):
             raise DataError(f"the array '{name:.80}' holds no probes", where=str(path))
@@ -104,8 +83,6 @@ def _arrays(path: Path, model: nn.Module, inputs: int) -> tuple[list[Tensor], st
 
 def _chosen(held: Sequence[str], model: nn.Module, inputs: int, where: str) -> list[str]:
     """The arrays in the order of the model's inputs."""
-    if any(len(name) > 200 for name in held):
-        raise DataError("the arrays' names are too long", where=where)
     try:
         named = [*inspect.signature(model.forward).parameters][:inputs]
     except (TypeError, ValueError):

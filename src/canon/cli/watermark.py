@@ -84,7 +84,7 @@ def embed(
     if (derive is None) != (claim is None) or (derive is not None and message is not None):
         raise typer.BadParameter("--derive and --claim go together, and the message then follows from the claim")
     check_format(out)
-    check_outputs([out, key], [data], force=force)
+    check_outputs([out, key], [data, derive, claim], force=force)
     images = zoo.dataset(dataset, data)
     if images.texts != zoo.reads_texts(model):
         raise typer.BadParameter("the model 'text' and the dataset 'library' go together")

@@ -11,7 +11,7 @@ from canon.report.comparison import comparison_content, coverage_content
 from canon.report.containment import containment_content
 from canon.report.function import function_content
 from canon.report.message import message_content
-from canon.report.network import Drawing, Row, draw
+from canon.report.network import GROUPS, Drawing, Row, draw
 from canon.report.story import tell, tell_recovery
 from canon.report.words import count
 from canon.verify.verdict import table_lines
@@ -123,10 +123,9 @@ def _each(drawing: Drawing) -> Iterable[Row]:
 
 def _kinds(spaces: Iterable[Mapping[str, Any]]) -> list[Content]:
     """The kinds that occur. Channels are counted by space, since several layers may write the same ones."""
-    groups = {"silent": ("zero-in", "zero-out", "constant"), "cancelling": ("clique",), "copied": ("duplicate",)}
     found = {
         group: sum(space["counts"].get(kind, 0) for space in spaces for kind in kinds)
-        for group, kinds in groups.items()
+        for group, kinds in GROUPS.items()
     }
     return [{"id": kind, "name": KINDS[kind], "channels": many} for kind, many in found.items() if many]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from canon._environment import environment
 from canon.bench.cases import Case
 from canon.bench.extensions import part_of
 from canon.bench.lab import Setup
+from canon.bench.machine import machine
 from canon.bench.measures.attacked import Refused
 from canon.bench.measures.sheet import Sheet
 from canon.bench.records import Outcome, Record
@@ -29,7 +29,7 @@ def measure(case: Case, threads: int = 1, *, setup: Setup) -> Record:
     sheet.finish()
     if setup.device.startswith("cuda"):
         torch.cuda.empty_cache()
-    where = environment() | ({} if setup.device.startswith("cuda") else {"device": "cpu"})
+    where = machine() | ({} if setup.device.startswith("cuda") else {"device": "cpu"})
     return Record(case, outcome, sheet.metrics, sheet.seconds, where, error)
 
 

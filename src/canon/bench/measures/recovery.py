@@ -1,6 +1,7 @@
 """The whole way: attack, recover, align, certify, and read the mark at every step.
 
-A case has four claimants, with one recovery between them: each is judged on the model as it was recovered.
+A case has four claimants, with one recovery between them: each is judged on the model as it was recovered. Where
+recovery also took away idle channels of the owner's own, each is judged on the suspect itself, as a user would ask.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ def measure_recovery(case: Recovery, setup: Setup, sheet: Sheet) -> None:
     sheet.begin()
     recovered = recover(suspect, mine.example).model
     sheet.lap("recover")
-    del suspect
     shapes = widths_differ(recovered, mine.layout, mine.example) is None
     sheet.note(parameters_recovered=count(recovered), widths_given=False, shapes=shapes)
     note_function(sheet, "recovered", mine, mine.answers(recovered))
 
-    hearing = Hearing(recovered, mine.example)
+    hearing = Hearing(recovered, mine.example, recovered if shapes else suspect)
+    del suspect
     _by_reference(sheet, hearing, mine, Tier2(clean, found.similarity, hearing.read(mine.key).similarity))
     _by_layout_key(sheet, hearing, mine)
     _by_others(sheet, hearing, case, setup, mine)
@@ -64,7 +65,7 @@ def _by_reference(sheet: Sheet, hearing: Hearing, mine: Owner, tier2: Tier2) -> 
     sheet.lap("extract")
     judged = hearing.hear(mine.key, mine.model)
     sheet.lap("judge")
-    mark = judged.mark  # None where idle channels of the owner's own are gone, and shapes are not the key's
+    mark = judged.mark
     sheet.note(
         aligned_similarity=similarity(judged),
         read_from=None if mark is None else mark.read_from,
@@ -130,10 +131,10 @@ def _good(sheet: Sheet) -> bool:
 
 
 class Hearing:
-    """Claims to one recovered model."""
+    """Claims to one recovered model, or to the suspect that it was made from."""
 
-    def __init__(self, recovered: nn.Module, example: Tensor) -> None:
-        self.recovered, self.example = recovered, example
+    def __init__(self, recovered: nn.Module, example: Tensor, judged: nn.Module) -> None:
+        self.recovered, self.example, self.judged = recovered, example, judged
 
     def read(self, key: Key) -> Extraction:
         """What a key reads from the model as it was recovered, in whatever order its channels are."""
@@ -143,12 +144,12 @@ class Hearing:
         """Somebody who says that the model is theirs, with a watermark key and a reference or layout key."""
         reference, layout_key = (None, anchor) if isinstance(anchor, LayoutKey) else (anchor, None)
         return judge(
-            self.recovered,
+            self.judged,
             self.example,
             reference=reference,
             layout_key=layout_key,
             watermark_key=key,
-            options=JudgeOptions(recover=False),
+            options=JudgeOptions(recover=self.judged is not self.recovered),
         )
 
 

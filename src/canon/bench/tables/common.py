@@ -36,6 +36,11 @@ def by(records: Iterable[Record], **wanted: object) -> list[Record]:
     return [r for r in records if all(getattr(r.case, name) == value for name, value in wanted.items())]
 
 
+def measured(records: Iterable[Record]) -> list[Record]:
+    """The records of cases that were measured: neither refused nor failed."""
+    return [record for record in records if record.outcome == "done"]
+
+
 def values_of(records: Iterable[Record], metric: str) -> list[Any]:
     """A metric's values where it was measured."""
     return [r.metrics[metric] for r in records if r.metrics.get(metric) is not None]
@@ -93,7 +98,7 @@ def passes(records: Sequence[Record]) -> str:
 
 def outcomes(records: Sequence[Record], expected: int) -> Paragraph:
     """How many cases were measured, and how many came out as they should."""
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     parts = [f"{len(records)} of {expected} cases have a record"]
     for outcome in ("refused", "failed"):
         number = sum(record.outcome == outcome for record in records)

@@ -18,6 +18,7 @@ from canon.bench.tables.common import (
     canonical_only,
     complaints,
     distinct,
+    measured,
     one,
     passes,
     unmeasured,
@@ -82,7 +83,7 @@ def _case(record: Record) -> Recovery:
 
 
 def _headline(records: Sequence[Record]) -> Paragraph:
-    done = [record for record in records if record.outcome == "done"]
+    done = measured(records)
     back = sum(r.metrics.get("aligned_similarity") == r.metrics.get("clean_similarity") for r in done)
     return Paragraph(
         f"Of {len(done)} measured cells, Tier 1 passes on the models themselves in {passes(done)} ({CANONICAL}: on "
@@ -140,7 +141,7 @@ def _certificates(records: Sequence[Record]) -> Table:
     )  # fmt: skip
     rows = []
     for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in records):
-        part = [r for r in by(records, model=model, ratio=ratio) if r.outcome == "done"]
+        part = measured(by(records, model=model, ratio=ratio))
         sizes = values_of(part, "key_bytes")
         rows.append((
             model, f"{ratio:g}", passes(part), worst(part, "tier1_all_max_rel_err"),

@@ -132,6 +132,3 @@ def _registering(most: int | None, on_meta: bool) -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = plain  # type: ignore[method-assign]
-
-
-__all__ = ["build_skeleton", "build_unfilled", "import_package", "package_class", "parsed_config"]

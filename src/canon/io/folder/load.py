@@ -23,8 +23,9 @@ from canon.io.folder.build import build_skeleton, build_unfilled, import_package
 from canon.io.folder.config import CONFIG, WIDTHS, Config, read_config
 from canon.io.folder.examples import config_example
 from canon.io.folder.quantized import Dequantized, Quantized
-from canon.io.folder.shards import MappedTensors, Shards, find_shards
+from canon.io.folder.shards import MappedTensors, find_shards
 from canon.io.origin import FileState, file_state
+from canon.io.weights import Shards
 
 NOTE = "_canon_folder"
 """Attribute of a model that was read from a folder: what is needed to write one like it."""

@@ -18,7 +18,7 @@ from canon._safetensors import Entry
 from canon.errors import FileFormatError
 from canon.graph.tensors import StoredTensors
 from canon.io.folder.config import Config
-from canon.io.folder.shards import Shards
+from canon.io.weights import Shards
 
 KEY: Final = "quantization_config"
 READ_AS: Final = torch.float16

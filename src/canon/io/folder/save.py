@@ -158,6 +158,3 @@ def _set(values: dict[str, Any], path: tuple[str, ...], new: int) -> None:
     for name in path[:-1]:
         values = values[name]
     values[path[-1]] = new
-
-
-__all__ = ["is_folder_model", "save_folder"]

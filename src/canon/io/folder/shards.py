@@ -3,49 +3,19 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from canon._safetensors import Entry
-from canon._untrusted import Limits, damaged, parse_json, reported
+from canon._untrusted import Limits, damaged
 from canon.errors import FileFormatError
 from canon.graph.mapped import note
 from canon.graph.tensors import StoredTensors
 from canon.graph.widening import LAYER_BY_LAYER
-from canon.io.origin import FileState, file_state
-from canon.io.weights import INDEX_SUFFIX, beside, checked_header
-
-
-@dataclass(frozen=True, eq=False)
-class Shards:
-    """The weight files of a folder."""
-
-    entries: Mapping[str, tuple[Path, Entry]]
-    """By tensor: its file and its place there."""
-
-    states: Mapping[Path, FileState]
-    """Every file as it was when its header was read."""
-
-    index: Path | None
-    """None: one file, which needs no index."""
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        """The weight files, in order."""
-        return tuple(dict.fromkeys(path for path, _ in self.entries.values()))
-
-    @property
-    def largest(self) -> int:
-        """Bytes of numbers in the largest file."""
-        sizes: dict[Path, int] = {}
-        for path, entry in self.entries.values():
-            sizes[path] = sizes.get(path, 0) + entry.size
-        return max(sizes.values(), default=0)
+from canon.io.origin import file_state
+from canon.io.weights import INDEX_SUFFIX, Shards, headers, indexed
 
 
 def find_shards(folder: Path, limits: Limits) -> Shards:
@@ -63,9 +33,11 @@ def find_shards(folder: Path, limits: Limits) -> Shards:
             "the folder holds weights twice", where=where, hint=f"Keep {indices[0].name} or the other"
         )
     if indices:
-        return _indexed(indices[0], limits)
+        shards = indexed(indices[0], limits)
+        _check_total(shards, str(indices[0]))
+        return shards
     if len(files) == 1:
-        return Shards(*_headers(files, limits), None)
+        return Shards(*headers(files, limits), None)
     if files:
         raise FileFormatError(
             f"the folder holds {len(files)} weight files and no index of them",
@@ -82,54 +54,10 @@ def find_shards(folder: Path, limits: Limits) -> Shards:
     raise FileFormatError("the folder holds no weights", where=where, hint="Fetch the safetensors files of the model")
 
 
-def _indexed(index: Path, limits: Limits) -> Shards:
-    where = str(index)
-    limits.check_header(index.stat().st_size, where)
-    state = file_state(index)
-    document = parse_json(index.read_bytes(), where)
-    with reported(where):
-        wanted = {str(name): beside(shard, where) for name, shard in document["weight_map"].items()}
-    limits.check_count(len(wanted), where)
-    if not wanted:
-        raise damaged("the index lists no tensor", where)
-    files = [index.parent / name for name in dict.fromkeys(wanted.values())]
-    for path in files:
-        if not path.is_file():
-            raise FileFormatError(
-                f"the part '{path.name}' is missing", where=where, hint="Put all parts into one folder"
-            )
-    entries, states = _headers(files, limits)
-    held = {name: path.name for name, (path, _) in entries.items()}
-    if held != wanted:
-        name = min(name for name in held.keys() | wanted.keys() if held.get(name) != wanted.get(name))
-        raise damaged(f"the index and the parts disagree about the tensor '{name:.120}'", where)
-    _check_total(document, sum(entry.size for _, entry in entries.values()), where)
-    return Shards(entries, {index: state, **states}, index)
-
-
-def _check_total(document: Any, held: int, where: str) -> None:
-    metadata = document.get("metadata")
-    total = metadata.get("total_size") if isinstance(metadata, dict) else None
-    if total is not None and (isinstance(total, bool) or total != held):
-        raise damaged(f"the index says that there are {total!r:.40} bytes of numbers, and there are {held}", where)
-
-
-def _headers(files: list[Path], limits: Limits) -> tuple[dict[str, tuple[Path, Entry]], dict[Path, FileState]]:
-    entries: dict[str, tuple[Path, Entry]] = {}
-    states: dict[Path, FileState] = {}
-    total = 0
-    for path in files:
-        with open(path, "rb") as file:
-            states[path] = file_state(file.fileno())
-            total += states[path][2]
-            limits.check_file(total, str(path.parent))
-            header = checked_header(file, str(path), limits)
-        for name, entry in header.entries.items():
-            if name in entries:
-                raise damaged(f"the tensor '{name:.120}' stands in two files", str(path))
-            entries[name] = (path, entry)
-    limits.check_count(len(entries), str(files[0].parent))
-    return entries, states
+def _check_total(shards: Shards, where: str) -> None:
+    said, held = shards.said, sum(entry.size for _, entry in shards.entries.values())
+    if said is not None and (isinstance(said, bool) or said != held):
+        raise damaged(f"the index says that there are {said!r:.40} bytes of numbers, and there are {held}", where)
 
 
 class MappedTensors(StoredTensors):

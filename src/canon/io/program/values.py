@@ -6,6 +6,8 @@ from typing import Any, Final
 
 import torch
 
+from canon._untrusted import natural
+
 DTYPES: Final[dict[int, torch.dtype]] = {
     1: torch.uint8, 2: torch.int8, 3: torch.int16, 4: torch.int32, 5: torch.int64, 6: torch.float16, 7: torch.float32,
     8: torch.float64, 10: torch.complex64, 11: torch.complex128, 12: torch.bool, 13: torch.bfloat16, 28: torch.uint16,
@@ -63,13 +65,6 @@ def size(value: Any) -> int:
         return natural(given)
     hint = given.get("hint")
     return 2 if hint is None else natural(hint["as_int"])
-
-
-def natural(value: Any) -> int:
-    """A whole number that is not negative."""
-    if integer(value) < 0:
-        raise ValueError(f"expected a size, got {value}")
-    return int(value)
 
 
 def sizes(values: Any) -> tuple[int, ...]:

@@ -284,6 +284,3 @@ def moved(b: Builder, node: Node, operands: list[Any], apply: Operator) -> Resul
     result = apply(b, node, *(value.real if isinstance(value, Quantized) else value for value in operands))
     results = result if isinstance(result, list) else [result]
     return [Quantized(item, first.scale, first.zero) for item in results]
-
-
-__all__ = ["as_real", "check_whole", "dequantized", "moved", "precision", "quantized"]

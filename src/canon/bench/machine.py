@@ -1,4 +1,4 @@
-"""What numbers were measured with."""
+"""The machine and the versions that numbers were measured with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from canon._version import __version__
 
 
 @functools.cache
-def environment() -> dict[str, str]:
+def machine() -> dict[str, str]:
     """Versions and machine, for a record."""
     return {
         "canon": __version__,
