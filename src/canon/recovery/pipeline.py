@@ -26,11 +26,12 @@ from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.idle import idle_layers, without
-from canon.recovery.kernels import convolutions, crop
+from canon.recovery.kernels import convolutions
 from canon.recovery.noise import consistent, largest
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.passes import PASSES, Pass
 from canon.recovery.passes.compact import compact
+from canon.recovery.passes.grown import grown
 from canon.recovery.probe import ProbeOptions, probe_classes
 from canon.recovery.report import RecoveryReport, space_reports
 from canon.recovery.sanity import agreement
@@ -44,7 +45,7 @@ Progress = Callable[[str, int, int], None]
 METHODS = ("exact", "probe")
 """How channels can be compared."""
 
-PROBE_PASSES = (compact,)
+PROBE_PASSES = (grown, compact)
 """The paper's method knows nothing else."""
 
 UNNOTICED = 1e-3
@@ -163,8 +164,6 @@ class _Run:
             layer: Any = recovered.get_submodule(name.removesuffix(".weight"))
             if layer.weight.shape[2:] != given[name].weight.shape[2:]:
                 kernel.settle(layer)
-                cropped[name] = layer.kernel_size
-            if crop(layer):
                 cropped[name] = layer.kernel_size
         clock.lap("rewrite")
         agreed = None

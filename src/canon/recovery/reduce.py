@@ -223,9 +223,10 @@ class Plan:
         rewrites, found = self.rewrites, {}
         for index, linear in enumerate(self.graph.maps):
             between = (*linear.rows, *(linear.columns or ()))
-            if linear.weight in kernels and any(segment.space in rewrites for segment in between):
+            kernel = kernels.get(linear.weight)
+            if kernel is not None and kernel.is_padded and any(segment.space in rewrites for segment in between):
                 used = self.merged[index].used(*self._remaining(linear))
-                found[linear.weight] = () if used is None else kernels[linear.weight].removable(used)
+                found[linear.weight] = () if used is None else kernel.removable(used)
         return {name: ends for name, ends in found.items() if ends}
 
     def write(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from canon.describe import Array, Parameters
 from canon.graph import Space, Stage
@@ -117,6 +118,17 @@ class Forms:
         if place not in self._rows:
             self._rows[place] = self.subject.rows(self.space, self.space.producers[place])
         return self._rows[place]
+
+    def gram(self, form: Form, members: Array) -> Tensor:
+        """Products of the lines of some channels with each other, of rows as they are stored."""
+        chosen = torch.from_numpy(members)
+        total = torch.zeros(members.size, members.size, dtype=torch.float64)
+        for place, coefficient in form.lines.items():
+            rows = self.subject.stored_rows(self.space, self.space.producers[place])
+            rows = rows.to(torch.promote_types(rows.dtype, torch.float32)).index_select(0, chosen.to(rows.device))
+            factor = torch.from_numpy(coefficient).index_select(0, chosen)
+            total += (rows @ rows.T).cpu() * factor * factor[:, None]
+        return total
 
     def vectors(self, form: Form) -> Array:
         """The lines of a form as `width x numbers`, every producer side by side, and the offset last."""

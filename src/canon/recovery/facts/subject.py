@@ -58,12 +58,15 @@ class Subject:
         """How many channels each channel of a space stands for."""
         return self.merged[space.id] if space.id in self.merged else np.ones(space.width)
 
-    def rows(self, space: Space, producer: Producer) -> Array:
-        """What a producer gives to a space: `width x numbers`, float64, on the host."""
+    def stored_rows(self, space: Space, producer: Producer) -> Tensor:
+        """What a producer gives to a space: `width x numbers`, as the weight has them."""
         linear = self.graph.maps[producer.map]
         weight = by_row(self.tensors[linear.weight], linear)
-        part = weight[producer.offset : producer.offset + space.width * producer.repeat]
-        return np.asarray(part.reshape(space.width, -1).double().cpu().numpy())
+        return weight[producer.offset : producer.offset + space.width * producer.repeat].reshape(space.width, -1)
+
+    def rows(self, space: Space, producer: Producer) -> Array:
+        """The same in float64, on the host."""
+        return np.asarray(self.stored_rows(space, producer).double().cpu().numpy())
 
     def array(self, name: str) -> Array:
         """A tensor as float64 on the host."""

@@ -9,6 +9,7 @@ from canon.recovery.passes.compact import compact
 from canon.recovery.passes.endless import endless
 from canon.recovery.passes.faint import faint
 from canon.recovery.passes.fringe import fringe
+from canon.recovery.passes.grown import grown
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
 from canon.recovery.passes.straighten import straighten
@@ -17,6 +18,7 @@ from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
     endless,
+    grown,
     compact,
     unreachable,
     faint,
