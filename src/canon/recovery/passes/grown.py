@@ -1,7 +1,6 @@
 """Kernels that were grown with zeros: what no filter uses goes, with the padding that made room for it.
 
-It comes before anything is compared, so that nobody reads those zeros again. Where only dummies fill the new places,
-they go when `compact` leaves the dummies out.
+`compact` crops the tensors that it writes, as it writes them; this pass crops the others.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
     endless,
-    grown,
     compact,
+    grown,
     unreachable,
     faint,
     fringe,
