@@ -264,6 +264,33 @@ def test_networks_without_layers() -> None:
             assert canon.locate(suspect, reference, images()).answer == "not decided"
 
 
+def test_the_owners_program_does_not_fit_the_suspect() -> None:
+    """A norm's size is written in the program; another width stands there in the suspect."""
+
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.gate, self.up = nn.Linear(64, 48), nn.Linear(48, 96), nn.Linear(48, 96)
+            self.down, self.norm, self.last = nn.Linear(96, 48), nn.RMSNorm(48), nn.Linear(48, 10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(self.first(x))
+            x = x + self.down(nn.functional.silu(self.gate(x)) * self.up(x))
+            result: Tensor = self.last(self.norm(x))
+            return result
+
+    torch.manual_seed(0)
+    owner = Gated().eval()
+    torch.manual_seed(0)
+    suspect = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.ReLU(), nn.Linear(96, 10)).eval()
+    with torch.no_grad():
+        suspect.get_parameter("0.weight")[:48] = owner.first.weight
+    for reference in (owner, canon.register(owner, torch.randn(2, 64))):
+        found = canon.locate(suspect, reference, torch.randn(2, 64))
+        assert found.answer != "contained"
+        assert not found.refitted
+
+
 def test_another_wiring_is_not_found() -> None:
     class Plain(nn.Module):
         def __init__(self) -> None:

@@ -45,6 +45,27 @@ def qwen() -> nn.Module:
     )  # fmt: skip
 
 
+def dots() -> nn.Module:
+    """Its router widens its weight to float32 as it reads it."""
+    return experts_model(
+        "Dots1ForCausalLM", n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=24, n_shared_experts=1,
+        first_k_dense_replace=0, n_group=1, topk_group=1,
+    )  # fmt: skip
+
+
+def ernie() -> nn.Module:
+    """Its router holds a shift for each expert in a layer of its own, on the second axis."""
+    model = experts_model(
+        "Ernie4_5_MoeForCausalLM", moe_num_experts=4, moe_k=2, moe_intermediate_size=24, moe_layer_start_index=0
+    )
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".mlp.gate." in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
 def outputs(model: nn.Module) -> Tensor:
     with torch.no_grad():
         found: Tensor = model(IDS).logits
@@ -135,7 +156,7 @@ def test_experts_change_places_with_the_rows_of_their_router(build: Any) -> None
     assert not torch.allclose(outputs(wrong), outputs(model), atol=1e-3), "the router's rows matter"
 
 
-@pytest.mark.parametrize("build", [mixtral, qwen])
+@pytest.mark.parametrize("build", [mixtral, qwen, dots, ernie])
 def test_an_attack_moves_experts_and_all_that_compare_put_them_back(build: Any) -> None:
     model = build()
     key = canon.register(model, IDS)
@@ -173,6 +194,15 @@ def test_a_router_that_knows_where_its_experts_stand_is_left_alone() -> None:
 
     kind: Any = type(model.get_submodule("model.layers.0.mlp.gate"))
     model.get_submodule("model.layers.0.mlp.gate").__class__ = type("Other", (kind,), {"forward": forward})
+    assert [routed.rows for routed in free_orders(model)] == ["model.layers.1.mlp.gate.weight"]
+
+
+def test_experts_stay_where_their_router_cannot_tell_them_apart() -> None:
+    model = mixtral()
+    with torch.no_grad():
+        model.get_parameter("model.layers.0.mlp.gate.weight")[2] = model.get_parameter(
+            "model.layers.0.mlp.gate.weight"
+        )[1]
     assert [routed.rows for routed in free_orders(model)] == ["model.layers.1.mlp.gate.weight"]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from canon.errors import TraceError
 from canon.graph import ChannelGraph, trace
 from canon.graph.lint import lint
 from tests.networks import Net, conv, head
@@ -54,3 +55,9 @@ def test_a_segment_of_the_wrong_length_is_noticed() -> None:
     short = replace(first, rows=(replace(first.rows[0], length=5),))
     with pytest.raises(AssertionError, match="cut short"):
         lint(replace(graph, maps=(short, *graph.maps[1:])), shapes)
+
+
+def test_a_norm_that_is_narrower_than_its_value_is_refused() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(5), nn.ReLU(), nn.Conv2d(6, 4, 3)).eval()
+    with pytest.raises(TraceError, match="has 5 numbers, and its value 6 channels"):
+        trace(model, torch.randn(1, 3, 8, 8))

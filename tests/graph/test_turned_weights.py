@@ -17,6 +17,8 @@ WAYS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "transpose": lambda x, w: torch.matmul(x, w.transpose(-1, -2)),
     "permute": lambda x, w: x @ w.permute(1, 0),
     "twice": lambda x, w: nn.functional.linear(x, w.T.T),
+    "another float type": lambda x, w: (x.double() @ w.double().T).float(),
+    "float": lambda x, w: nn.functional.linear(x.float(), w.float().contiguous()),
     "swapaxes": lambda x, w: x @ w.swapaxes(0, 1),
 }
 
@@ -56,6 +58,8 @@ def test_a_turned_weight_is_a_map(way: str) -> None:
 OTHERWISE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "summed": lambda x, w: x @ w.T + w.T.sum(0),
     "multiplied": lambda x, w: x @ (w.T * 2),
+    "written to in another type": lambda x, w: x @ w.to(torch.float32).mul_(1.0).T,
+    "whole numbers": lambda x, w: x @ w.to(torch.int64).float().T,
     "stays": lambda x, w: x @ w.permute(0, 1).T,
     "cut": lambda x, w: x @ torch.cat([w.T[:, :8], w.T[:, 8:]], 1),
 }

@@ -85,6 +85,52 @@ def test_widths_that_the_config_cannot_say_are_read_from_the_weights(tmp_path: P
         assert torch.equal(again.model(*loaded.example).logits, attacked.model(*loaded.example).logits)
 
 
+def test_a_version_in_a_name_is_no_ending(tmp_path: Path) -> None:
+    model = llama()
+    canon.save(model, tmp_path / "llama-3.1-8b")
+    assert (tmp_path / "llama-3.1-8b" / "config.json").is_file()
+    with pytest.raises(CanonError, match="no format"):
+        canon.save(model, tmp_path / "llama.bin")
+
+
+def test_a_number_of_the_config_that_is_more_than_a_width_stays(tmp_path: Path) -> None:
+    package = import_transformers()
+    sizes = {
+        "vocab_size": 99, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4,
+        "embedding_size": 16, "intra_bottleneck_size": 16, "true_hidden_size": 16,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model: Any = package.MobileBertForMaskedLM(package.MobileBertConfig(**sizes)).eval()
+    model.save_pretrained(tmp_path / "owner")
+    owner = read_model(tmp_path / "owner")
+    attacked = canon.attack(owner.model, owner.example, ["nso_clique"], ratio=0.25).model
+    canon.save(attacked, tmp_path / "attacked")
+    written = json.loads((tmp_path / "attacked" / "config.json").read_text())
+    assert written["true_hidden_size"] == 16, "heads are made of it"
+    again = read_model(tmp_path / "attacked")
+    with torch.no_grad():
+        assert torch.equal(again.model(*owner.example).logits, attacked(*owner.example).logits)
+
+
+def test_numbers_that_transformers_leaves_out_are_computed_by_it(tmp_path: Path) -> None:
+    package = import_transformers()
+    sizes = {
+        "vocab_size": 99, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 4,
+        "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
+        "pad_token_id": 0, "decoder_start_token_id": 0,
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model: Any = package.MarianMTModel(package.MarianConfig(**sizes)).eval()
+    model.config.use_cache = False
+    model.save_pretrained(tmp_path / "owner")
+    owner = read_model(tmp_path / "owner")
+    with torch.no_grad():
+        assert torch.equal(owner.model(*owner.example).logits, model(*owner.example).logits)
+    canon.save(owner.model, tmp_path / "copy")
+    assert torch.equal(package.MarianMTModel.from_pretrained(tmp_path / "copy").model.encoder.embed_positions.weight,
+                       model.model.encoder.embed_positions.weight)  # fmt: skip
+
+
 def change(folder: Path, name: str, **values: Any) -> None:
     path = folder / name
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
@@ -165,6 +211,19 @@ def tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}")
 
 
+def adapter(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "adapter_config.json").write_text("{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"")
+
+
+def gguf(folder: Path) -> None:
+    for path in folder.iterdir():
+        path.unlink()
+    (folder / "model.gguf").write_bytes(b"GGUF")
+
+
 def empty(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
@@ -206,6 +265,26 @@ DAMAGE = {
         lambda folder: change(folder, "config.json", text_config={"auto_map": {"AutoModel": "modeling.Evil"}}),
         "code that comes with the model",
     ),
+    "attention from elsewhere": (
+        lambda folder: change(folder, "config.json", attn_implementation="someone/kernel"),
+        "code from elsewhere",
+    ),
+    "attention of a part from elsewhere": (
+        lambda folder: change(folder, "config.json", _attn_implementation={"text_config": "paged|someone/kernel@v1"}),
+        "code from elsewhere",
+    ),
+    "a backbone from elsewhere": (
+        lambda folder: change(
+            folder, "config.json", architectures=["DetrForObjectDetection"], model_type="detr",
+            backbone_config={"model_type": "timm_backbone", "backbone": "hf-hub:someone/something"},
+        ),
+        "offline|timm",
+    ),
+    "an adapter": (adapter, "an adapter"),
+    "an adapter beside a model": (
+        lambda folder: (folder / "adapter_config.json").write_text("{}"), "a change to a model",
+    ),
+    "a GGUF file": (gguf, "GGUF"),
     "a class of nobody": (lambda folder: change(folder, "config.json", architectures=["Evil"]), "does not have"),
     "a class that is no model": (
         lambda folder: change(folder, "config.json", architectures=["AutoTokenizer"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import torch
@@ -62,7 +63,7 @@ def drawn(model: nn.Module, seed: int) -> nn.Module:
     return model.double().eval()
 
 
-def network(seed: int = 0, kind: type[nn.Module] = Small) -> nn.Module:
+def network(seed: int = 0, kind: Callable[[], nn.Module] = Small) -> nn.Module:
     """A network with weights of its own."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -349,3 +349,18 @@ def constants_behind_padding(kernel: int, inside: bool, seed: int) -> tuple[nn.M
     assert result.report.spaces[0].after == (6 if inside else 7)
     assert relative_error(outputs(result.model, example), outputs(hidden, example)) < 1e-10
     return hidden, example
+
+
+def test_grown_kernels_of_a_model_without_dummies_are_cropped_by_a_pass_of_their_own() -> None:
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 8, 5, padding=2), nn.Conv2d(8, 4, 3, padding=1)
+    with torch.no_grad():
+        first.weight[:, :, [0, 4]] = 0
+        first.weight[:, :, :, [0, 4]] = 0
+    net = nn.Sequential(first, nn.ReLU(), second).double().eval()
+    example = torch.randn(2, 3, 9, 9, dtype=torch.float64)
+    found = recover(net, example).model
+    assert tuple(found.get_parameter("0.weight").shape) == (8, 3, 3, 3)
+    assert relative_error(outputs(found, example), outputs(net, example)) < 1e-12
+    without = tuple(known for known in PASSES if known.__name__ != "grown")
+    assert tuple(recover(net, example, passes=without).model.get_parameter("0.weight").shape) == (8, 3, 5, 5)

@@ -28,7 +28,7 @@ def literal_greedy(distances: Tensor) -> list[int]:
 def matched(features: Tensor, reference: Tensor, method: Matching, label: Tensor | None = None) -> Tensor:
     width = len(features)
     label = torch.zeros(width, dtype=torch.int64) if label is None else label
-    return match(features, reference, label, label, method)
+    return match(features, reference, label, label, method).channel
 
 
 @pytest.mark.parametrize("method", MATCHINGS)

@@ -16,7 +16,7 @@ from canon.bench.measures.sheet import Sheet
 from canon.verify import LayoutKey, register
 from canon_benchmarks.cases import Rewritten
 from canon_benchmarks.measures.judged import judge_both_ways
-from canon_benchmarks.subjects import subject
+from canon_benchmarks.subjects import subject, with_statistics
 from canon_benchmarks.thief import REWRITINGS, rewritten
 
 GOOD: Final = ("equal", "contained")
@@ -28,8 +28,9 @@ LARGER: Final = 32
 
 @lru_cache(maxsize=1)
 def _owned(name: str) -> tuple[nn.Module, LayoutKey]:
-    reference = subject(name)
-    return reference, register(reference, zoo.example_input(name), seed=0)
+    example = zoo.example_input(name)
+    reference = with_statistics(subject(name), example)
+    return reference, register(reference, example, seed=0)
 
 
 def _input(name: str, seed: int) -> Tensor:

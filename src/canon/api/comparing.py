@@ -328,7 +328,7 @@ def _by_key(formed: nn.Module, owner: Owner, example: Example, matching: Matchin
         return {}
     traced.check_finite()
     alignment = align_traced(traced, owner.key.layout, matching=matching, rescale=True)
-    fixed, coverage = owner.key.compare_fixed(Traced.like(alignment.model, example, traced))
+    fixed, coverage = owner.key.compare_fixed(traced)  # no channel goes along with these: alignment leaves them alone
     return {"alignment": alignment, "fixed": fixed, "coverage": coverage}
 
 

@@ -102,10 +102,11 @@ def save_model(
     import torch
 
     from canon.io import save
+    from canon.io.saving import names_folder
     from canon.verify.digest import document_digest
     from canon.verify.evidence import environment
 
-    if out.suffix:
+    if not names_folder(out):
         save(model, out, example=made_from.example, architecture=made_from.architecture, force=force)
         return
     document = {

@@ -30,6 +30,7 @@ class Extracted:
     """What was extracted from a suspect before columns were refitted, and what it rests on."""
 
     model: Traced
+    suspect: Traced
     found: Mapping[int, Found]
     fitted: frozenset[int]
     """Maps whose numbers were fitted."""
@@ -87,7 +88,7 @@ def _start(extracted: Extracted, owner: Owner) -> Start | None:
         return start_by_weights(extracted.model, owner.traced, found, fitted, owner.portrait.seed)
     if any(item.mirrored for item in found.values()):
         return None  # the owner's columns that are not there cannot be taken out of a key
-    return start_by_portrait(owner.portrait, found, extracted.model, fitted)
+    return start_by_portrait(owner.portrait, found, extracted.suspect, fitted)
 
 
 def _explained(findings: Findings, start: Start) -> Findings:

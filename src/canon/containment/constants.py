@@ -86,6 +86,7 @@ def join_constants(
         best=best,
         found=found,
         distinct=accepted.distinct & found & ~yardstick.still,
+        together=accepted.together & found & ~yardstick.still,
         distance=torch.where(found, accepted.distance, 1.0),
     )
     return replace(pairs, flipped=flipped, cosine=cosine), accepted

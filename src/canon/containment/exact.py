@@ -90,6 +90,17 @@ def _distance(step: Step, numbers: int, seed: int, told: Description, these: Ten
     return gap
 
 
+def count_together(found: Mapping[int, Found]) -> None:
+    """Count as distinct what is beyond chance together; while channels are looked for, each speaks for itself.
+
+    Args:
+        found: By space: what was found; it is changed.
+    """
+    for item in found.values():
+        accepted = item.accepted
+        item.accepted = replace(accepted, distinct=accepted.distinct | (accepted.together & accepted.found))
+
+
 def confirm(found: Mapping[int, Found], distance: Mapping[int, Tensor]) -> None:
     """Channels whose exact figures agree are distinct: that is no accident, however few numbers they were found by.
 

@@ -131,7 +131,7 @@ def _shares(space: Space, graph: ChannelGraph, tensors: Mapping[str, Tensor], fo
     carried = torch.zeros(space.width, dtype=torch.float64)
     for consumer in space.consumers:
         linear = graph.maps[consumer.map]
-        norms = _column_norms(tensors[linear.weight], linear)
+        norms = column_norms(tensors[linear.weight], linear)
         mine = norms[consumer.offset : consumer.offset + space.width * consumer.repeat].view(space.width, -1)
         factor = found.factors.get(consumer.tap)
         size = torch.linalg.vector_norm(mine, dim=1)
@@ -145,7 +145,7 @@ def _shares(space: Space, graph: ChannelGraph, tensors: Mapping[str, Tensor], fo
     return torch.where(here, share, 0.0)
 
 
-def _column_norms(weight: Tensor, linear: LinearMap) -> Tensor:
+def column_norms(weight: Tensor, linear: LinearMap) -> Tensor:
     """Norm of every column of a layer, over rows and kernel."""
     moved = by_row(weight, linear)
     grouped = moved.reshape(linear.groups, moved.shape[0] // linear.groups, moved.shape[1], -1)

@@ -13,7 +13,7 @@ from canon.containment.agreement import Agreement, agreement, outputs_on_probes
 from canon.containment.ancestry import updates
 from canon.containment.answer import CLOSE, DERIVED, Findings, decide
 from canon.containment.apart import Extracted, unless_apart
-from canon.containment.exact import compare_exactly, confirm
+from canon.containment.exact import compare_exactly, confirm, count_together
 from canon.containment.extract import blank, extract
 from canon.containment.foreign import foreign_spaces
 from canon.containment.inputs import in_owner_convention, usual_conventions
@@ -149,15 +149,16 @@ def _located(
     theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
     walked = walk_through(given.traced, owner.portrait, owner.traced)
     walk, found = walked.walk, walked.walk.found
+    count_together(found)
     given = replace(given, traced=replace(walked.suspect, tensors=walk.tensors))
     extracted = _extracted(given, owner, example, found)
     ours = outputs_on_probes(extracted.model, example)
     agreed = agreement(theirs, ours, precision)
     refitted: tuple[str, ...] = ()
-    before = Extracted(extracted, found, walk.linear.fitted, example)
+    before = Extracted(extracted, given.traced, found, walk.linear.fitted, example)
     carried = agreed.difference <= CLOSE or any(item.mirrored for item in found.values())
     # Refitting takes activations of all layers at once.
-    if not carried and _share(found) >= DERIVED and not is_large(given.traced.model):
+    if not carried and _share(found) >= DERIVED and not is_large(given.traced.model) and _runs(given, example):
         again = _extracted(given, owner, example, found)
         names = refit(given.traced, again, found, example)
         better = agreement(theirs, outputs_on_probes(again.model, example), precision)
@@ -261,6 +262,17 @@ def _spans(
         if movable(spaces[index]) and bool((~item.accepted.found & ~item.silent).any())
     ]
     return spans(given.traced, owner.traced, missing, example) if missing else ()
+
+
+def _runs(given: Suspect, example: Tensor | tuple[Any, ...]) -> bool:
+    """Whether the suspect can be run in the owner's form: with other widths, the owner's program may not fit it."""
+    if given.housed is None:
+        return True
+    try:
+        outputs_on_probes(given.traced.model, example)
+    except VerificationError:
+        return False
+    return True
 
 
 def _share(found: Mapping[int, Found]) -> float:

@@ -20,6 +20,12 @@ CHUNK: Final = 256
 FALSE: Final = 1e-4
 """Chance at which a channel that has nothing to do with the owner's may pass for one of them, if rows were random."""
 
+FALSE_AMONG: Final = 1e-2
+"""Of the matches of one layer that are like the owner's as far as some cosine, the part that chance may have made."""
+
+MOST: Final = 0.5
+"""Share of a layer's channels that must be matched so, for many to say what one does not."""
+
 LEAST: Final = 0.6
 """Nothing below this cosine is a match, however many dimensions there are."""
 
@@ -122,6 +128,43 @@ def chance(dimension: float, channels: int) -> float:
     return max(LEAST, float((1 - (FALSE / max(1, channels)) ** (2 / (dimension - 1))) ** 0.5))
 
 
+@dataclass(frozen=True)
+class Bar:
+    """What is beyond chance in one layer."""
+
+    dimension: float
+    """In how many ways the owner's channels differ."""
+
+    channels: int
+    """How many the owner has."""
+
+    least: float
+    """A cosine that must be reached whatever chance would give."""
+
+    @property
+    def cosine(self) -> float:
+        """What a channel must reach by itself."""
+        return max(chance(self.dimension, self.channels), self.least)
+
+    def together(self, cosine: Tensor) -> Tensor:
+        """Which of the owner's channels are beyond chance together, by the cosines of their matches.
+
+        Where rows are short, hardly any is by itself. That most channels of a layer have a match is no accident: of
+        those that reach a cosine, at most `FALSE_AMONG` would if none were the owner's (Benjamini and Hochberg's rule).
+        """
+        beyond = torch.zeros(self.channels, dtype=torch.bool)
+        if self.dimension <= 2:
+            return beyond
+        luck = self.channels * (1 - cosine.square()).clamp(min=0) ** ((self.dimension - 1) / 2)
+        luck.masked_fill_(cosine < max(LEAST, self.least), 1.0)
+        order = torch.argsort(luck)
+        enough = luck[order] * self.channels <= FALSE_AMONG * torch.arange(1, self.channels + 1)
+        count = int(torch.nonzero(enough).amax()) + 1 if bool(enough.any()) else 0
+        if count >= MOST * self.channels:
+            beyond[order[:count]] = True
+        return beyond
+
+
 @dataclass(frozen=True, eq=False)
 class Accepted:
     """Which of the suspect's channels are the owner's."""
@@ -141,34 +184,61 @@ class Accepted:
     distance: Tensor
     """`1 - cos` to the best; 1 where there is none."""
 
+    together: Tensor
+    """Whether it would be distinct if many may say what one does not: what is counted in the end."""
+
     @property
     def told(self) -> int:
         """How many were found distinctly."""
         return int(self.distinct.sum())
 
 
-def accept(pairs: Pairs, leader: Tensor, bar: float, floor: float) -> Accepted:
+def accept(pairs: Pairs, leader: Tensor, bar: Bar, floor: float) -> Accepted:
     """Decide which pairs count.
 
     Args:
         pairs: From `compare`.
         leader: For every channel of the owner's the first one that it cannot be told from.
-        bar: Cosine beyond what chance gives.
+        bar: What is beyond chance.
         floor: Cosine from which on a channel may be a match at all.
     """
     channels, distance = leader.numel(), (1 - pairs.cosine).clamp(min=0)
     nearest = torch.full((channels,), 2.0, dtype=torch.float64)
     nearest.scatter_reduce_(0, pairs.index, distance, "amin")
     usual = float(nearest[nearest <= 1 - floor].median()) if bool((nearest <= 1 - floor).any()) else 0.0
-    allowed = (COPIES * nearest).clamp(min=max(EXACT, COPIES * usual))
-    taken = (pairs.cosine >= floor) & (distance <= allowed[pairs.index])
+    base = nearest.clamp(min=max(EXACT / COPIES, usual))[pairs.index]
+    taken = (pairs.cosine >= floor) & _with_the_best(pairs.index, distance / base)
     match = deal(torch.where(taken, pairs.index, -1), leader)
     best = _first(match, distance, channels)
     found = best >= 0
     at = best.clamp(min=0)
     near, other = distance[at], 1 - pairs.following[at]
-    clear = (near <= NEARER * other) & (pairs.cosine[at] >= bar)
-    return Accepted(match, best, found, found & clear, torch.where(found, near, 1.0))
+    clear, cosine = found & (near <= NEARER * other), pairs.cosine[at]
+    together = bar.together(torch.where(clear, cosine, 0.0))
+    return Accepted(match, best, found, clear & (cosine >= bar.cosine), torch.where(found, near, 1.0), together)
+
+
+def _with_the_best(index: Tensor, ratio: Tensor) -> Tensor:
+    """Which of the suspect's channels go with the best copy of the owner's that each is most like.
+
+    Those that are farther by `COPIES` do not, but no limit cuts between two that are about as far: whoever adds pairs
+    that cancel would have one of each counted. So it is the widest gap from half to twice that factor.
+
+    Args:
+        index: The owner's channel that each is most like.
+        ratio: How far it is, relative to the best.
+    """
+    order = torch.argsort(ratio, stable=True)
+    order = order[torch.argsort(index[order], stable=True)]
+    group, far = index[order], ratio[order].clamp(COPIES / 2, 2 * COPIES)
+    following = torch.full_like(far, 2 * COPIES)
+    following[:-1] = torch.where(group[1:] == group[:-1], far[1:], following[:-1])
+    gap = following / far
+    widest, limit = torch.zeros((2, int(index.max()) + 1), dtype=far.dtype)
+    widest.scatter_reduce_(0, group, gap, "amax")
+    limit.scatter_reduce_(0, group, torch.where(gap == widest[group], far, 0.0), "amax")
+    taken: Tensor = ratio <= limit[index]
+    return taken
 
 
 def deal(match: Tensor, leader: Tensor) -> Tensor:

@@ -64,7 +64,8 @@ def with_images(
     index[image], likeness[image] = owner, own[near]
     match[(match >= 0) & taken[match.clamp(min=0)]] = -1
     match[image] = owner
-    accepted = Accepted(
+    accepted = replace(
+        accepted,
         match=match,
         best=torch.where(taken, mirror, accepted.best),
         found=accepted.found | taken,

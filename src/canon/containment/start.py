@@ -22,6 +22,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from canon.containment.extract import column_norms
 from canon.containment.location import Start
 from canon.containment.matching import LEAST
 from canon.containment.walk import Found
@@ -84,17 +85,17 @@ def start_by_weights(
 
 
 def start_by_portrait(
-    portrait: Portrait, found: Mapping[int, Found], extracted: Traced, fitted: frozenset[int]
+    portrait: Portrait, found: Mapping[int, Found], suspect: Traced, fitted: frozenset[int]
 ) -> Start | None:
     """The same from what a key keeps of rows.
 
     Args:
         portrait: The owner's.
         found: By space: what was found.
-        extracted: The extracted model, in the owner's layout.
+        suspect: The suspect.
         fitted: As above.
     """
-    sums, graph = _Sums(), extracted.graph
+    sums, graph = _Sums(), suspect.graph
     for step in {step.space: step for step in portrait.steps}.values():
         if all(graph.maps[index].columns is None for index in step.maps) or fitted & {*step.maps}:
             continue
@@ -104,7 +105,7 @@ def start_by_portrait(
         first, second = _alike(first, second, parts)
         # Projections of rows that share nothing; rows of few entries share what the projection does to these.
         blocks = sum(part.blocks for part in parts)
-        entries = sum(1 / _entries(extracted, index) for index in step.maps) / len(step.maps)
+        entries = sum(1 / _entries(suspect, index, found) for index in step.maps) / len(step.maps)
         alone = 1 / max(1, first.shape[1]) + entries / max(1, blocks)
         sums.add(first, second, lambda rows, a=alone: a * _pairs(rows.square().sum(dim=1, keepdim=True)), part)  # type: ignore[misc]
     return sums.start(_moved(found), SHARED_IN_PORTRAITS) if sums.size else None
@@ -168,11 +169,32 @@ def _alike(first: Tensor, second: Tensor, parts: Sequence[Part]) -> tuple[Tensor
     return first * mask, second * mask
 
 
-def _entries(model: Traced, index: int) -> int:
-    """Numbers of a layer's row."""
-    linear = model.graph.maps[index]
-    shape = model.tensors[linear.weight].shape
-    return max(1, shape.numel() // shape[linear.row_axis])
+def _entries(suspect: Traced, index: int, found: Mapping[int, Found]) -> float:
+    """In how many numbers of a row, as the owner has it, noise would be: copies of one channel bring theirs together,
+    and what is louder in some columns than in others is in fewer of them."""
+    linear = suspect.graph.maps[index]
+    weight = suspect.tensors[linear.weight]
+    places = weight.numel() / weight.shape[linear.row_axis] / weight.shape[linear.column_axis]
+    loud = column_norms(weight, linear).square()
+    if linear.columns is None:
+        return loud.numel() / linear.groups * places
+    counts = []
+    for noise in (loud, torch.ones_like(loud)):  # as large as the numbers, or the same everywhere
+        whole = torch.cat([_gathered(noise, segment, suspect.graph, found) for segment in linear.columns])
+        counts.append(float(whole.sum().square() / whole.square().sum().clamp(min=1e-300)))
+    return max(1.0, min(counts) / linear.groups * places)
+
+
+def _gathered(noise: Tensor, segment: Segment, graph: ChannelGraph, found: Mapping[int, Found]) -> Tensor:
+    """Squares of the noise of columns, added up under the owner's channels."""
+    part = noise[segment.offset : segment.offset + segment.length].view(-1, segment.repeat)
+    if segment.space not in found or not movable(graph.spaces[segment.space]):
+        return part.flatten()
+    item = found[segment.space]
+    match, factor = item.accepted.match, item.factors.get(segment.tap)
+    part, here = part if factor is None else part * factor.square()[:, None], match >= 0
+    whole = torch.zeros(item.accepted.best.numel(), segment.repeat, dtype=part.dtype)
+    return whole.index_add(0, match[here], part[here]).flatten()
 
 
 def _moved(found: Mapping[int, Found]) -> bool:

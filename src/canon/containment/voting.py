@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
+from canon.containment.matching import LEAST, Accepted, Bar, Pairs, accept, compare
 from canon.containment.yardstick import Yardstick
 from canon.verify.layout import Step
 from canon.verify.side import Part
@@ -29,8 +29,7 @@ def by_one_direction(
         yardstick = Yardstick.of(replace(step, features=step.features[:, columns], parts=(part,)))
         theirs, ours, flips = labels
         other = compare(yardstick, features[:, columns], theirs, ours, step.leader, flips)
-        bar = max(chance(yardstick.dimension, ours.numel()), step.shuffled)
-        found = accept(other, step.leader, bar, LEAST)
+        found = accept(other, step.leader, Bar(yardstick.dimension, ours.numel(), step.shuffled), LEAST)
         if found.told > accepted.told:
             pairs, accepted = other, found
     return pairs, accepted

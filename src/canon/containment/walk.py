@@ -18,7 +18,7 @@ from torch import Tensor
 from canon.containment.changed import Changed
 from canon.containment.constants import CONSTANTS_APART, join_constants, values_apart
 from canon.containment.linear import LinearSpaces
-from canon.containment.matching import LEAST, Accepted, Pairs, accept, chance, compare
+from canon.containment.matching import LEAST, Accepted, Bar, Pairs, accept, compare
 from canon.containment.mirrors import with_images
 from canon.containment.mixing import OwnerBases, change_basis
 from canon.containment.voting import by_one_direction
@@ -276,9 +276,8 @@ class Walk:
             pairs = compare(yardstick, features, *labels, step.leader, self._flips(space))
         else:
             pairs = _given(yardstick, features)
-        bar = max(chance(yardstick.dimension, channels), step.shuffled, self.mixed.get(space.id, 0.0))
-        if space.id in self.in_place:
-            bar = max(bar, IN_PLACE)
+        least = max(step.shuffled, self.mixed.get(space.id, 0.0), IN_PLACE if space.id in self.in_place else 0.0)
+        bar = Bar(yardstick.dimension, channels, least)
         accepted = accept(pairs, step.leader, bar, LEAST if free else -1.0)
         if free:
             limit = CONSTANTS_APART
@@ -289,7 +288,7 @@ class Walk:
                 pairs, accepted = by_one_direction(step, features, (*labels, self._flips(space)), pairs, accepted)
         mirror = torch.empty(0, dtype=torch.int64)
         if free and self._mirrors(space):
-            pairs, accepted, mirror = with_images(yardstick, features, labels, bar, pairs, accepted)
+            pairs, accepted, mirror = with_images(yardstick, features, labels, bar.cosine, pairs, accepted)
         if before is not None and accepted.told < RELAPSE * before.accepted.told:
             pairs, accepted, mirror = before.pairs, before.accepted, before.mirror
         features = _best(features, accepted, pairs, step)
@@ -301,7 +300,7 @@ class Walk:
         factors = self.found[space.id].factors if space.id in self.found else {}
         silent = self._silent(space, yardstick)
         self.found[space.id] = Found(
-            accepted, pairs, yardstick, bar, step.leader, features, silent, grain, factors, mirror
+            accepted, pairs, yardstick, bar.cosine, step.leader, features, silent, grain, factors, mirror
         )
 
     def _silent(self, space: Space, yardstick: Yardstick) -> Tensor:

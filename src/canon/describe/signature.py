@@ -73,16 +73,21 @@ class Signature:
                 replace(s, slack=None if s.slack is None else np.maximum(s.slack * share, 1.0)) for s in self.stacks
             ]
 
-    def distance(self, a: Array, b: Array, slack: bool = True) -> Array:
-        """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off or not."""
-        worst = np.zeros(a.size)
-        for stack in self.stacks:
+    def distance(self, a: Array, b: Array) -> Array:
+        """Largest disagreement over all blocks of channels `a[i]` and `b[i]`, slack taken off."""
+        return self.distances(a, b)[0]
+
+    def distances(self, a: Array, b: Array) -> tuple[Array, Array]:
+        """Largest disagreement over all blocks of channels `a[i]` and `b[i]`: slack taken off, and as it is."""
+        worst = plain = np.zeros(a.size)
+        for stack in self.stacks if a.size else ():
             gap = stack.data.take(a, axis=1) - stack.data.take(b, axis=1)
             size = np.abs(gap[..., 0]) if gap.shape[2] == 1 else norm(gap)
-            if slack and stack.slack is not None:
+            plain = np.maximum(plain, size.max(axis=0))
+            if stack.slack is not None:
                 size = size / np.maximum(stack.slack.take(a, axis=1), stack.slack.take(b, axis=1))
             worst = np.maximum(worst, size.max(axis=0))
-        return worst
+        return worst, plain
 
 
 def _together(stacks: Sequence[Stack]) -> list[Stack]:

@@ -64,13 +64,13 @@ def _experts(model: nn.Module) -> Iterator[Bundle]:
         routers = [
             (name, module)
             for name, module in model.get_submodule(parent).named_children()
-            if name != own and any(t.ndim and len(t) == count for t in _held(module).values())
+            if name != own and getattr(module._parameters.get("weight"), "shape", ())[:1] == (count,)
         ]
         if len(routers) != 1:
             continue
         name, router = routers[0]
         inside = f"{parent}.{name}" if parent else name
-        axes = tuple((key, 0, 1) for key in _held(router))
+        axes = tuple((key, _along(t, count), 1) for key, t in _held(router).items())
         if _router_moves(router, Bundle(count, "weight", axes)):
             named = tuple((f"{inside}.{key}", axis, times) for key, axis, times in axes)
             yield Bundle(count, f"{inside}.weight", (*named, *((one, 0, 1) for one in tensors)))
@@ -105,7 +105,12 @@ def _kind(module: nn.Module, held: Mapping[str, Tensor]) -> object:
 
 
 def _held(module: nn.Module) -> dict[str, Tensor]:
-    return dict(module.named_parameters(recurse=False)) | dict(module.named_buffers(recurse=False))
+    return dict(module.named_parameters()) | dict(module.named_buffers())
+
+
+def _along(tensor: Tensor, count: int) -> int:
+    """The first axis of a tensor that is so long; 0: none is."""
+    return tuple(tensor.shape).index(count) if count in tensor.shape else 0
 
 
 def _drawn(tensors: Mapping[str, Tensor], free: Bundle) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
@@ -119,10 +124,15 @@ def _drawn(tensors: Mapping[str, Tensor], free: Bundle) -> tuple[dict[str, Tenso
 
 
 def _router_moves(router: nn.Module, free: Bundle) -> bool:
-    """Whether all tensors of a router have an entry for each expert, and its choice changes places with them."""
+    """Whether all tensors of a router have an entry for each expert, and its choice changes places with them.
+
+    Where two rows are the same, the choice between these experts falls by their places.
+    """
     tensors = _held(router)
-    weight = tensors.get("weight")
-    if weight is None or weight.ndim != 2 or any(t.ndim == 0 or len(t) != free.count for t in tensors.values()):
+    weight = tensors["weight"]
+    if weight.ndim != 2 or any(free.count not in t.shape for t in tensors.values()):
+        return False
+    if not weight.is_meta and len(weight.unique(dim=0)) < free.count:
         return False
     before, after, order = _drawn(tensors, free)
     x = torch.randn(TOKENS, weight.shape[1], generator=torch.Generator().manual_seed(0), dtype=torch.float64)

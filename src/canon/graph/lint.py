@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from canon.errors import TraceError
 from canon.graph.spec import ChannelGraph, Segment
 
 
@@ -31,6 +32,16 @@ def lint(graph: ChannelGraph, shapes: Mapping[str, tuple[int, ...]]) -> None:
                 size = shapes[name][stage.axis]
                 end = stage.offset + space.width * stage.repeat
                 assert end <= size, f"{stage.kind} '{name}' ends at {size}, not {end}"
+
+
+def check_fit(graph: ChannelGraph, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse a model with a norm or the like that is narrower than the value that it is called on."""
+    for space in graph.spaces:
+        for stage in space.stages:
+            for name in stage.params.values():
+                size, end = shapes[name][stage.axis], stage.offset + space.width * stage.repeat
+                if end > size:
+                    raise TraceError(f"the {stage.kind} '{name}' has {size} numbers, and its value {end} channels")
 
 
 def _tiles(graph: ChannelGraph, segments: tuple[Segment, ...], size: int, name: str) -> None:

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils import parametrize, prune
 from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
+
+from canon.errors import TraceError
+from canon.graph.tensors import modules_of
 
 SHELLS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
 
@@ -21,6 +25,14 @@ def plain(model: nn.Module) -> nn.Module:
     A compiled or distributed model is what it was made from. Parametrizations, norms of weights and pruning masks are
     carried out, on a copy.
     """
+    for name, module in modules_of(model) if isinstance(model, nn.Module) else ():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise TraceError(
+                "TorchScript modules have no Python forward pass",
+                where=name or None,
+                hint="Pass the module that it was made from. Of a file, canon.load(path, architecture) reads the "
+                "weights; torch.onnx.export makes a file that has the forward pass as well",
+            )
     while isinstance(model, SHELLS) or isinstance(getattr(model, "_orig_mod", None), nn.Module):
         model = model.module if isinstance(model, SHELLS) else model._orig_mod  # type: ignore[assignment]
     if isinstance(model, fx.GraphModule) and "eval" in vars(model):

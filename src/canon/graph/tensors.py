@@ -56,6 +56,14 @@ def modules_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module under its first name."""
+    names: dict[nn.Module, str] = {}
+    for name, module in modules_of(model):
+        names.setdefault(module, name)
+    return {name: module for module, name in names.items()}
+
+
 PIECE: Final = 1 << 18
 """Numbers that are widened at a time: what a core's cache holds."""
 

@@ -20,7 +20,7 @@ from canon.graph.experts import expert_tensors, take_apart
 from canon.graph.export import export_program, program_operations
 from canon.graph.frontend import Attach, FrontendError, Operation
 from canon.graph.inputs import Example, arguments
-from canon.graph.lint import lint
+from canon.graph.lint import check_fit, lint
 from canon.graph.recorded import Program, record
 from canon.graph.rules import FOLDING, IDENTITY, MOVES, PRODUCTS, ZEROS, Call, lookup
 from canon.graph.spec import ChannelGraph
@@ -198,7 +198,9 @@ def _trace_with(
         state.node = step.node
         attach(_follow(state, step))
     graph = build(state, aliases, method, tensors)
-    lint(graph, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    check_fit(graph, shapes)
+    lint(graph, shapes)
     return graph, state
 
 
@@ -212,6 +214,8 @@ def _follow(state: State, step: Operation) -> Any:
     operands = values_in(everything)
     if _turns(step, operands):
         return Value(step.out, param=operands[0].param, turned=not operands[0].turned)
+    if _reads(step, operands):
+        return replace(operands[0], data=step.out)
     args, kwargs = step.args, step.kwargs
     if any(value.turned for value in operands) and (step.call is None or step.call.name not in PRODUCTS):
         args, kwargs = tree_map_only(Value, lambda v: replace(v, param=None) if v.turned else v, (args, kwargs))
@@ -250,6 +254,22 @@ def _follow(state: State, step: Operation) -> Any:
     if step.stale:
         state.pin_value([step.stale, result, everything], "changed in place while a view of it is in use")
     return result
+
+
+def _reads(step: Operation, operands: Sequence[Value]) -> bool:
+    """Whether a step gives one of the model's tensors in another float type, or lets it stand otherwise in memory."""
+    given = operands[0] if len(operands) == 1 else None
+    return (
+        step.call is not None
+        and step.call.name in ("to", "float", "double", "contiguous")
+        and not step.stale
+        and given is not None
+        and given.param is not None
+        and given.channels is None
+        and isinstance(step.out, Tensor)
+        and step.out.is_floating_point()
+        and given.data.is_floating_point()
+    )
 
 
 def _turns(step: Operation, operands: Sequence[Value]) -> bool:

@@ -30,7 +30,8 @@ def save(
     Args:
         model: The model, in evaluation mode.
         path: Where to. The ending chooses the format: weights alone (.safetensors, .pt, .pth), or weights with the
-            forward pass (.pt2, .onnx). A name without an ending is a folder, for models of transformers and diffusers.
+            forward pass (.pt2, .onnx). A name without an ending is a folder, for models of transformers and diffusers;
+            what begins with a digit is no ending, as in `llama-3.1-8b`.
         example: An input tensor or tuple of inputs; needed for formats that hold the forward pass, and to fold norms.
         architecture: Name of a public architecture, noted in a safetensors file so that `load` need not be told.
         fold_norms: Let layers take up the norms that follow them directly, as inference engines want it.
@@ -45,7 +46,7 @@ def save(
     check_module(model)
     target = Path(path)
     check_format(target)
-    if not target.suffix:
+    if names_folder(target):
         from canon.io.folder import save_folder
 
         save_folder(model, target, work=work, progress=progress)
@@ -61,9 +62,14 @@ def save(
         format_to_write(target).write(model, place, Writing(inputs, architecture))
 
 
+def names_folder(target: Path) -> bool:
+    """Whether a name is that of a folder: it has no ending. What begins with a digit is none, as in `llama-3.1-8b`."""
+    return not target.suffix[1:2].isalpha()
+
+
 def check_format(target: Path) -> None:
     """Raise `OutputError` unless a file of this name can be written; call it before the long work."""
-    if target.suffix and target.suffix not in writable():
+    if not names_folder(target) and target.suffix not in writable():
         raise OutputError(
             f"'{target.suffix}' is no format that Canon writes",
             where=str(target),

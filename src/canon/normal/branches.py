@@ -1,4 +1,4 @@
-"""What a term of a sum is of values further back: through layers with nothing between them, and through cuts."""
+"""What a value is of values further back: through layers and norms with nothing between them, and through cuts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from canon.normal.kernels import behind
-from canon.normal.nodes import Graph, Linear, Node
+from canon.normal.kernels import behind, preceded, scaled
+from canon.normal.nodes import Affine, Graph, Linear, Node
 
 DEEPEST: Final = 6
 """Layers and cuts that are followed back."""
@@ -83,38 +83,67 @@ def _slice(source: Node, chosen: Any) -> Cut | None:
 
 
 def sources(graph: Graph, term: Node) -> Iterator[tuple[Node, Node | Cut]]:
-    """Values that a term of a sum is made from by layers and cuts alone, nearest first, each with what reads it."""
+    """Values that one is made from by layers, norms and cuts alone, nearest first, each with what reads it."""
     reader: Node | Cut = term
     source = term
     for _ in range(DEEPEST):
         cut = cut_of(source) if source is not term else None
         if cut is not None:
             reader, source = cut, cut.source
-        elif source.kind == "linear" and graph.alone(source):
+        elif source.kind in ("linear", "affine") and graph.alone(source):
             reader, source = source, source.inputs[0]
         else:
             return
         yield source, reader
 
 
+def read_by_layer(graph: Graph, value: Node) -> Node | None:
+    """What the layer reads that makes a value, norms behind it left out; None where no layer makes it."""
+    found = (source for source, reader in sources(graph, value) if isinstance(reader, Node) and reader.kind == "linear")
+    return next(found, None)
+
+
 def reaches(graph: Graph, term: Node) -> Iterator[tuple[Node, Linear]]:
     """Values that a term is one linear map of, nearest first, each with that map."""
     value: Linear | None = None
+    behind_it: list[Affine] = []
     for source, reader in sources(graph, term):
-        before = reader.value if isinstance(reader, Node) else _selection(reader, value)
-        if before is None or before.weight.is_meta:
-            return
-        value = before if value is None else behind(before, value)
+        if isinstance(reader, Node) and reader.kind == "affine":
+            if reader.value.scale.is_meta:
+                return
+            if value is None:
+                behind_it.insert(0, reader.value)
+                continue
+            value = preceded(reader.value, value) if _by_rows(reader, value) else None
+        else:
+            before = reader.value if isinstance(reader, Node) else _selection(reader, value)
+            if before is None or before.weight.is_meta:
+                return
+            value = before if value is None else behind(before, value)
+            while behind_it and value is not None:
+                value = scaled(value, behind_it.pop(0)) if _by_rows(term, value) else None
         if value is None:
             return
         yield source, value
 
 
+def _by_rows(affine: Node, layer: Linear) -> bool:
+    """Whether an affine map goes by the axis along which a layer next to it has its rows or columns."""
+    shape = affine.shape
+    return affine.value.scale.ndim == 0 or (isinstance(shape, tuple) and rows_axis(layer, len(shape)) == 1)
+
+
+def rows_axis(layer: Linear, rank: int) -> int:
+    """Along which axis of a value of so many axes a layer puts its rows."""
+    return 1 if layer.rank else rank - 1
+
+
 def _selection(cut: Cut, reader: Linear | None) -> Linear | None:
     """A cut through channels as a layer; None where it is through something else."""
-    assert reader is not None, "a term begins with a layer"
+    if reader is None:
+        return None
     shape, rank = cut.source.shape, reader.rank
-    if cut.axis != (1 if rank else len(shape) - 1) or (rank and len(shape) != rank + 2):
+    if cut.axis != rows_axis(reader, len(shape)) or (rank and len(shape) != rank + 2):
         return None
     like = reader.weight
     weight = torch.zeros(cut.length, shape[cut.axis], *(1,) * rank, dtype=like.dtype, device=like.device)

@@ -62,7 +62,7 @@ class Builder:
                 self.put(node.name, given[""])
             elif node.value is not None:
                 for key, name in node.value.items():
-                    self.put(name, given[key])
+                    self.put(name, self.constant(name, given[key]))
             else:
                 self.put(node.name, _with_tensors(self.owner.get_submodule(node.name), given))
         self.blanks()

@@ -24,6 +24,7 @@ from canon.normal.items import Item, items_of, outputs_of
 from canon.normal.lower import lower, program_graph
 from canon.normal.matching import BudgetSpent, Match, match
 from canon.normal.nodes import Graph, Node, NotNormal
+from canon.normal.planned import Planned, planned
 from canon.normal.positions import ranks
 from canon.normal.respelling import respelled
 from canon.normal.simplify import ONE_POSITION, simplify, telling
@@ -91,21 +92,27 @@ def house(suspect: nn.Module, owner: nn.Module, example: Any, *, turned: Set[int
         NotNormal: One of the programs cannot be read, or matching takes too long.
     """
     found = _housed(suspect, owner, example, turned)
-    for linear in (False, True):
-        if found.exact:
-            break
+    if found.exact:
+        return found
+    norms = planned(owner, fitting(example, owner))
+    for layouts, linear in ((False, False), (True, False), (True, True)):
         given = fitting(example, suspect)
-        again = respelled(suspect, program_graph(suspect, given), given, linear=linear)
+        again = respelled(suspect, program_graph(suspect, given), given, layouts=layouts, linear=linear)
         if again is not None:
-            better = _housed(again[0], owner, example, turned)
+            better = _housed(again[0], owner, example, turned, norms)
             if better.exact or len(better.missing) < len(found.missing):
                 found = replace(better, steps=(*again[1], *better.steps))
+        if found.exact:
+            break
     return found
 
 
-def _housed(suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int]) -> Housed:
+def _housed(
+    suspect: nn.Module, owner: nn.Module, example: Any, turned: Set[int], norms: Planned | None = None
+) -> Housed:
     theirs = program_graph(owner, fitting(example, owner))
-    plan = lower(owner, fitting(example, owner), theirs, owner=True)
+    given = fitting(example, owner)
+    plan = lower(owner, given, theirs, owner=True) if norms is None else norms.plan(given)
     program = program_graph(suspect, fitting(example, suspect))
     mine = lower(suspect, fitting(example, suspect), program)
     alike = {ONE_POSITION} if ranks(plan) == ranks(mine) else set()
@@ -275,7 +282,8 @@ def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None
     try:
         with torch.no_grad():
             for call in map_tensors(lambda x: x * scale if x.is_floating_point() else x, probes(example, SAMPLES)):
-                ours, theirs = _leaves(one(*call)), _leaves(two(*fitting(call, two)))
+                # `forward` itself: called as modules, programs of torch.fx print what goes wrong in them.
+                ours, theirs = _leaves(one.forward(*call)), _leaves(two.forward(*fitting(call, two)))
                 for place, result in zip(outputs, theirs, strict=True):
                     other = ours[place] if place is not None else result
                     worst = max(worst, float((other - result).abs().max()))

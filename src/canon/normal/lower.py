@@ -30,7 +30,7 @@ from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
 from canon.normal.recording import recorded_program
-from canon.normal.spelling import called_name, elementwise, plain_settings
+from canon.normal.spelling import MEAN, called_name, elementwise, plain_settings
 
 CONVOLUTIONS: Final = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 TRANSPOSED: Final = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -42,6 +42,7 @@ PRODUCTS: Final = ("mul", "imul", "mul_", "multiply")
 CONSTANT: Final = "canon_constant"
 """Where a program's node keeps a tensor that the code writes, which stands in no model."""
 
+EXPANSIONS: Final = ("expand", "expand_as", "broadcast_to")
 QUOTIENTS: Final = ("truediv", "div", "div_", "itruediv", "divide")
 
 
@@ -254,6 +255,8 @@ class _Lowering:
             return Node("affine", inputs, value=Affine(one, torch.zeros_like(one)))
         made = Node("call", inputs, labels[0])
         for label in labels[1:]:
+            if made.label == MEAN[0] and isinstance(shape := inputs[0].shape, tuple):
+                made.shape = (*shape[:2], *(1 for _ in shape[2:]))
             made = Node("call", [made], label)
         return made
 
@@ -262,6 +265,8 @@ class _Lowering:
         name = self.called(node)
         label, inputs = self.template((node.args, node.kwargs))
         plain = Node("call", inputs, (name or str(node.target), label))
+        if name in EXPANSIONS and inputs and inputs[0].kind == "tensor":
+            return Node("call", inputs[:1], ("expand",))
         if inputs and not self.owner and all(v.kind == "tensor" or v in self.parts for v in inputs):
             made = computed(node, {n: self.parts.get(v := self.values[n], v.value) for n in node.all_input_nodes})
             if isinstance(made, Tensor):
@@ -333,6 +338,8 @@ class _Lowering:
             return None
         other, swapped = (first, True) if second is values[0] else (second, False)
         constant = _constant(other, shape)
+        if constant is None and isinstance(other, Node) and (name in PRODUCTS or (name in SUMS and sign == 1)):
+            return Node("call", [*values, other], ("mul" if name in PRODUCTS else "add", "tensor"))
         if constant is None or (swapped and name in QUOTIENTS):
             return None
         one, zero = torch.ones_like(constant), torch.zeros_like(constant)

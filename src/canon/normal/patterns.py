@@ -9,6 +9,11 @@ import torch
 from canon.normal.nodes import Affine, Graph, Node
 
 WHOLE: Final = ("mean of positions",)
+POINTWISE: Final = tuple(
+    "relu clamp silu sigmoid tanh gelu hardswish hardsigmoid leaky_relu elu celu selu mish softplus softsign abs neg "
+    "exp log sqrt rsqrt square erf".split()
+)
+"""Functions that treat every number by itself."""
 
 
 def spell_means(graph: Graph) -> list[str]:

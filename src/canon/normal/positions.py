@@ -11,14 +11,10 @@ from math import prod
 from typing import Any, Final
 
 from canon.normal.nodes import Graph, Linear, Node
-from canon.normal.patterns import WHOLE, called
+from canon.normal.patterns import POINTWISE, WHOLE, called
 
 FLAT: Final = ("flatten", 1)
 RESHAPES: Final = ("view", "reshape", "unsqueeze", "unflatten", "squeeze", "_unsafe_view", "flatten", "getitem")
-POINTWISE: Final = tuple(
-    "relu clamp silu sigmoid tanh gelu hardswish hardsigmoid leaky_relu elu celu selu mish softplus softsign abs neg "
-    "exp log sqrt rsqrt square erf".split()
-)
 
 
 def flatten_layers(graph: Graph) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, fx, nn
 
-from canon.graph.modules import ACTIVATIONS
+from canon.normal.layouts import sink_layouts
 from canon.normal.lower import shapes_of
 from canon.normal.normalised import normalise
 from canon.normal.recognised import Form, recognise
@@ -32,16 +32,10 @@ SHARED: Final = 8
 
 
 FLAT: Final = ("flatten", (1,))
-LAYOUTS: Final = ("permute", "transpose", "movedim", "swapaxes", "flatten", "unflatten", "reshape", "view")
-BOTH: Final = frozenset({"add", "mul", "sub", "iadd"})
-POINTWISE: Final = frozenset(
-    "relu relu6 leaky_relu elu celu selu gelu silu sigmoid tanh hardswish hardsigmoid mish softplus softsign abs neg "
-    "exp hardtanh identity".split()
-)
 
 
 def respelled(
-    model: nn.Module, graph: fx.Graph, example: Any, *, linear: bool = True
+    model: nn.Module, graph: fx.Graph, example: Any, *, layouts: bool = True, linear: bool = True
 ) -> tuple[fx.GraphModule, list[str]] | None:
     """A model that computes the same, whose norms and linear stretches are layers; None where none was found.
 
@@ -49,14 +43,11 @@ def respelled(
         model: In evaluation mode; it is not changed.
         graph: Its program.
         example: An input tensor or tuple of inputs.
-        linear: Whether to look for linear stretches, and not for norms alone.
+        layouts: Whether to put layouts behind what they go behind, and not to look for norms alone.
+        linear: Whether to look for linear stretches as well.
     """
-    entries = [prod(shape) for shape in shapes_of(model, graph, example).values() if isinstance(shape, tuple)]
-    if len(graph.nodes) > MOST_OPERATIONS or not 0 < sum(entries) <= MOST_ENTRIES:
-        return None
-    try:
-        made = Running(model, graph, example if isinstance(example, tuple) else (example,))
-    except Exception:  # a program that does not run on its example
+    made = running(model, graph, example)
+    if made is None:
         return None
     kind = next((t.dtype for t in model.parameters()), torch.float32)
     refused: set[tuple[str, ...]] = set()
@@ -66,7 +57,8 @@ def respelled(
         for ways in regions.found() if linear else ():
             for region in ways:
                 names = tuple(n.name for n in region.nodes if not made.constant(n))
-                if names in refused or len(refused) >= MOST_ASKED:
+                done = all(n in made.written or made.constant(n) for n in region.nodes)
+                if done or names in refused or len(refused) >= MOST_ASKED:
                     continue
                 terms = _terms(made, region, kind)
                 if terms is None or _cost(terms) >= regions.cost(region):
@@ -76,12 +68,23 @@ def respelled(
                 made.said.append(f"'{names[0]}' to '{names[-1]}' are linear: written as layers")
                 changed = True
                 break
-        if not (changed or (linear and sink_layouts(made))):
+        if not (changed or (layouts and sink_layouts(made))):
             break
         made.run()
     if len(refused) >= MOST_ASKED:
         made.said.append(f"the budget for linear stretches is spent: {MOST_ASKED} were asked in vain")
-    return (made.module(), made.said) if made.said else None
+    return (made.module(), made.said) if made.said or made.written else None
+
+
+def running(model: nn.Module, graph: fx.Graph, example: Any) -> Running | None:
+    """A program that can be run and rewritten; None where it is too large for that, or does not run on its example."""
+    entries = [prod(shape) for shape in shapes_of(model, graph, example).values() if isinstance(shape, tuple)]
+    if len(graph.nodes) > MOST_OPERATIONS or not 0 < sum(entries) <= MOST_ENTRIES:
+        return None
+    try:
+        return Running(model, graph, example if isinstance(example, tuple) else (example,))
+    except Exception:
+        return None
 
 
 def _cost(terms: list[tuple[fx.Node, Form]]) -> int:
@@ -115,37 +118,3 @@ def _terms(made: Running, region: Region, kind: torch.dtype) -> list[tuple[fx.No
     except Exception:  # operations that cannot be asked in this way
         return None
     return found
-
-
-def sink_layouts(made: Running) -> bool:
-    """`relu(permute(x))` is `permute(relu(x))`: what only moves entries goes behind functions of one number."""
-    changed = False
-    for node in list(made.graph.nodes):
-        name = called(node) if node.op in ("call_function", "call_method") else ""
-        if node.op == "call_module":
-            name = ACTIVATIONS.get(type(made.held[str(node.target)]), "")
-        sources = node.all_input_nodes
-        count = 2 if name in BOTH else 1
-        if name not in (POINTWISE | BOTH) or len(sources) != count or not _moved_alike(made, sources):
-            continue
-        inner = {s: s.all_input_nodes[0] for s in sources}
-        first = sources[0]
-        with made.graph.inserting_before(node):
-            args, kwargs = (fx.map_arg(part, inner.__getitem__) for part in (node.args, dict(node.kwargs)))
-            moved = made.graph.create_node(node.op, node.target, args, kwargs)  # type: ignore[arg-type]
-            behind = made.graph.create_node(first.op, first.target, (moved, *first.args[1:]), dict(first.kwargs))
-        made.shape[moved], made.shape[behind] = made.shape[inner[first]], made.shape[node]
-        node.replace_all_uses_with(behind)
-        made.graph.erase_node(node)
-        changed = True
-    return changed
-
-
-def _moved_alike(made: Running, values: list[fx.Node]) -> bool:
-    """Whether values are others of one shape whose entries were moved, in the same way."""
-    if any(v.op not in ("call_function", "call_method") or called(v) not in LAYOUTS for v in values):
-        return False
-    if any(len(v.all_input_nodes) != 1 for v in values):
-        return False
-    ways = {(v.op, str(v.target), str(v.args[1:]), str(v.kwargs), made.shape.get(v.all_input_nodes[0])) for v in values}
-    return len(ways) == 1

@@ -15,6 +15,9 @@ from canon.normal.spelling import called_name
 Step = nn.Module | Tensor | tuple[str, tuple[Any, ...]]
 """A layer, a tensor that is added, or a method of tensors with its settings."""
 
+STRETCH: Final = "canon_stretch_"
+"""How the names of layers and tensors begin that are put into a program."""
+
 FILLED: Final = ("new_zeros", "new_ones", "new_full", "zeros_like", "ones_like", "full_like")
 """Functions of a value that ask it for nothing but its size."""
 
@@ -36,6 +39,7 @@ class Running:
         self.shape: dict[fx.Node, Any] = {}
         self.constants: set[fx.Node] = set()
         self.doubles: dict[str, Any] = {}
+        self.written: set[fx.Node] = set()
         self.run()
 
     def module(self) -> fx.GraphModule:
@@ -73,10 +77,8 @@ class Running:
                 self.constants.add(node)
 
     def _hold(self, node: fx.Node, value: Tensor) -> fx.Node:
-        name = f"canon_stretch_{len(self.held)}"
-        self.held[name] = value
         with self.graph.inserting_before(node):
-            held = self.graph.get_attr(name)
+            held = self.hold(value)
         node.replace_all_uses_with(held)
         return held
 
@@ -110,6 +112,26 @@ class Running:
         """Whether a value is made from the model's tensors alone."""
         return node in self.constants
 
+    def tensor(self, node: fx.Node) -> Tensor | None:
+        """A value that is made from the model's tensors alone, in their own precision; None where it is no tensor."""
+        if node.op == "get_attr":
+            found = self.held[str(node.target)]
+            return found.detach() if isinstance(found, Tensor) else None
+        if not self.constant(node):
+            return None
+        known = {n: self.tensor(n) for n in node.all_input_nodes}
+        made = self.call(node, known)
+        like = next((t for t in known.values() if t is not None), None)
+        return made.to(like.dtype) if isinstance(made, Tensor) and like is not None else None
+
+    def hold(self, tensor: Tensor) -> fx.Node:
+        """A tensor of the program's own."""
+        name = f"{STRETCH}{len(self.held)}"
+        self.held[name] = tensor
+        node = self.graph.get_attr(name)
+        self.constants.add(node)
+        return node
+
     def value(self, nodes: Sequence[fx.Node], given: Mapping[fx.Node, Any]) -> Tensor:
         """What the last of some operations gives."""
         known: dict[fx.Node, Any] = dict(given)
@@ -135,15 +157,14 @@ class Running:
         node = source
         for step in steps:
             if isinstance(step, nn.Module):
-                name = f"canon_stretch_{len(self.held)}"
+                name = f"{STRETCH}{len(self.held)}"
                 self.held[name] = step
                 node = self.graph.call_module(name, (node,))
             elif isinstance(step, Tensor):
-                name = f"canon_stretch_{len(self.held)}"
-                self.held[name] = step
-                node = self.graph.call_function(operator.add, (node, self.graph.get_attr(name)))
+                node = self.graph.call_function(operator.add, (node, self.hold(step)))
             else:
                 node = self.graph.call_method(step[0], (node, *step[1]))
+            self.written.add(node)
         return node
 
 

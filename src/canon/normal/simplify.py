@@ -15,8 +15,12 @@ from canon.normal.positions import flatten_layers
 from canon.normal.regrouping import (
     cancel_affine,
     join_outputs,
+    join_terms,
     join_windows,
     parallel_outputs,
+    parallel_terms,
+    pull_from_joins,
+    pull_norms,
     spell_pools,
     split_sums,
     take_up_strides,
@@ -29,7 +33,14 @@ ONE_POSITION: Final = "layers of one position"
 Simplification = Callable[[Graph], list[str]]
 """Changes a graph, and says what it did."""
 
-STRUCTURE: Final[tuple[Simplification, ...]] = (spell_means, spell_gates, drop_repeated, flatten_sums, flatten_joins)
+STRUCTURE: Final[tuple[Simplification, ...]] = (
+    spell_means,
+    spell_gates,
+    drop_repeated,
+    flatten_sums,
+    flatten_joins,
+    pull_from_joins,
+)
 """Steps that look at no weight: what an owner's program is read with."""
 
 WEIGHTS: Final[tuple[Simplification, ...]] = (
@@ -38,9 +49,10 @@ WEIGHTS: Final[tuple[Simplification, ...]] = (
 )  # fmt: skip
 
 TELLING: Final[Mapping[str, Simplification]] = {
-    "parallel layers": add_parallel, "joined layers": join_outputs, "pools": spell_pools, ONE_POSITION: flatten_layers
+    "parallel layers": add_parallel, "joined layers": join_outputs, "joined terms": join_terms, "pools": spell_pools,
+    "norms of parts": pull_norms, ONE_POSITION: flatten_layers,
 }  # fmt: skip
-"""Steps that are left out where the owner's own program has what they do away with."""
+"""Steps that are left out where the owner's own program has what they do away with, or nothing that they make."""
 
 MOST_ROUNDS: Final = 64
 """A program that is not done by then was made to keep us busy; what is left is compared as it stands."""
@@ -81,15 +93,19 @@ def simplify(graph: Graph, *, weights: bool = True, kept: Set[str] = frozenset()
 def telling(owner: Graph) -> set[str]:
     """What of `TELLING` an owner's program has itself."""
     found: set[str] = set()
-    pooled = False
+    absent = {"pools", "norms of parts"}
     for node in owner.order:
         if node.kind == "sum":
             read = [source for term in node.inputs for source, _ in sources(owner, term)]
-            found |= {"parallel layers"} if len(set(read)) < len(read) else set()
+            found |= {"parallel layers"} if len({*read, *node.inputs}) < len(read) + len(node.inputs) else set()
+            found |= {"joined terms"} if parallel_terms(owner, node) else set()
         elif node.kind == "cat" and len(node.inputs) > 1 and parallel_outputs(owner, node):
             found.add("joined layers")
-        pooled |= called(node, "avg_pool", "mean of positions")
-    return found if pooled else {*found, "pools"}
+        elif called(node, "avg_pool", "mean of positions"):
+            absent.discard("pools")
+        elif node.kind == "affine" and node.inputs[0].kind == "cat":
+            absent.discard("norms of parts")
+    return found | absent
 
 
 def _owner_padding(graph: Graph) -> list[str]:

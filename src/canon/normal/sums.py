@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from canon.normal.branches import reaches
-from canon.normal.kernels import common_geometry
+from canon.normal.kernels import common_geometry, scaled
 from canon.normal.nodes import Affine, Graph, Linear, Node, is_zero
 
 ZERO_OF_ZERO = frozenset(
@@ -171,6 +171,8 @@ def add_parallel(graph: Graph, only_cancelling: bool = False) -> list[str]:
         for index, term in enumerate(node.inputs):
             for source, value in reaches(graph, term):
                 groups[source][index] = value
+        for index, term in enumerate(node.inputs):
+            _with_the_value_itself(groups, index, term)
         for source, values in groups.items():
             if len(values) < 2:
                 continue
@@ -185,6 +187,19 @@ def add_parallel(graph: Graph, only_cancelling: bool = False) -> list[str]:
             graph.replace(node, made if not rest else _sum(node, {**rest, made: 1.0}))
             break
     return said
+
+
+def _with_the_value_itself(groups: dict[Node, dict[int, Linear]], index: int, term: Node) -> None:
+    """The value that other terms are layers of, or a norm of it, is a layer as well."""
+    for source, affine in ((term, None), *((term.inputs[0], term.value) for _ in [0] if term.kind == "affine")):
+        other = next(iter(groups.get(source, {}).values()), None)
+        shape = source.shape
+        if other is None or index in groups[source] or not other.rank or not isinstance(shape, tuple):
+            continue
+        width, rank = shape[1], other.rank
+        ones = torch.ones(width, 1, *(1,) * rank, dtype=other.weight.dtype, device=other.weight.device)
+        itself = Linear(ones, None, (1,) * rank, ((0, 0),) * rank, (1,) * rank, width)
+        groups[source][index] = itself if affine is None else scaled(itself, affine)
 
 
 def _added(terms: list[tuple[Linear, float]]) -> Linear | None:

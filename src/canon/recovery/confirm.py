@@ -64,8 +64,9 @@ class Rows:
 
     def pieces(self, channels: Array) -> list[Array]:
         """Channels to work on at a time."""
-        numbers = self.tensors[self.linear.weight][0].numel() * self.producer.repeat
-        return np.array_split(channels, max(1, -(-channels.size * numbers // PIECE)))
+        shape = self.tensors[self.linear.weight].shape
+        numbers = channels.size * self.producer.repeat * shape.numel() // shape[self.linear.row_axis]
+        return [channels] if numbers <= PIECE else np.array_split(channels, -(-numbers // PIECE))
 
     def _numbers(self, channels: Array) -> Array:
         return np.asarray(entries(torch.from_numpy(channels), self.producer.repeat, self.producer.offset))

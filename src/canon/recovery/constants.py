@@ -8,6 +8,7 @@ consumer cannot take up stays for all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from canon.recovery.merge import Merged
 from canon.recovery.partition import Classes
 from canon.rewrite.axes import kernel_of
 from canon.rewrite.offsets import takers
+
+NOTHING: Final = 4e-5
+"""This part of a column's largest entry is next to nothing."""
 
 
 def foldable(
@@ -34,9 +38,10 @@ def foldable(
     taken, found = takers(graph) if constants else {}, {}
     for index, constant in constants.items():
         consumers = graph.spaces[index].consumers
-        if not consumers or any(taken[consumer.map] is None for consumer in consumers):
+        read = [c for c in consumers if not _unread(graph, tensors, graph.maps[c.map])]
+        if not consumers or any(taken[consumer.map] is None for consumer in read):
             continue
-        for consumer in consumers:
+        for consumer in read:
             linear = graph.maps[consumer.map]
             if linear.zero_padding:
                 start = starts(linear, leaders)[consumer.offset]
@@ -45,6 +50,14 @@ def foldable(
         if bool(constant.any()) and not bool(constant.all()):  # something must be left
             found[index] = constant
     return found
+
+
+def _unread(graph: ChannelGraph, tensors: Mapping[str, Tensor], linear: LinearMap) -> bool:
+    """Whether nothing reads what a layer makes: all its readers hold zeros, as those of a branch that has cancelled."""
+    spaces = [graph.spaces[segment.space] for segment in linear.rows]
+    readers = {graph.maps[c.map].weight for space in spaces for c in space.consumers}
+    pinned = any(space.pins or not space.consumers for space in spaces)
+    return not pinned and not any(bool(tensors[name].any()) for name in readers)
 
 
 def starts(linear: LinearMap, kept: Mapping[int, Tensor]) -> dict[int, int]:
@@ -61,5 +74,8 @@ def _inside(columns: Tensor, linear: LinearMap, shape: torch.Size, count: int) -
     kernel = kernel_of(shape, linear)
     outside = torch.ones(kernel, dtype=torch.bool)
     outside[tuple(slice(pad, size - pad) for pad, size in zip(linear.cropping or (), kernel, strict=True))] = False
-    touched = (columns[..., outside.flatten().to(columns.device)] != 0).any(dim=2).any(dim=0)
+    # What noise has left there is nothing beside the entries that read it.
+    sizes = columns.abs()
+    beside = (sizes * outside.flatten().to(sizes)).amax(dim=(0, 2))
+    touched = beside > NOTHING * sizes.amax(dim=(0, 2))
     return ~touched.view(count, -1).any(dim=1).cpu()

@@ -39,6 +39,9 @@ class History:
     changed: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that are not what they were."""
 
+    noise: float = 0.0
+    """The most that some change has left of what cancels."""
+
     def after(self, name: str, proposal: Proposal) -> History:
         """With one proposal more."""
         origin, found = dict(self.origin), {space: Counter(count) for space, count in self.found.items()}
@@ -51,7 +54,8 @@ class History:
             if change.order is not None:
                 origin[change.space] = origin[change.space][change.order]
         changed = {**self.changed, **proposal.changed}
-        return History(proposal.applied(self.subject), origin, outcomes, found, changed)
+        noise = max([self.noise, *(change.noise for change in proposal.changes)])
+        return History(proposal.applied(self.subject), origin, outcomes, found, changed, noise)
 
 
 def run(

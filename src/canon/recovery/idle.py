@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor, nn
 
 from canon.graph import ChannelGraph, LinearMap, Space
+from canon.graph.tensors import layers_of
 from canon.normal.lower import does_nothing
 from canon.rewrite import replace_tensors
 
@@ -18,7 +19,7 @@ from canon.rewrite import replace_tensors
 def idle_layers(model: nn.Module, graph: ChannelGraph, tensors: Mapping[str, Tensor]) -> tuple[str, ...]:
     """Names of the layers that give what they get, or that can be left out because nothing comes of them."""
     unused = _unused(graph, tensors)
-    modules = [(name, module) for name, module in model.named_modules() if name]
+    modules = [(name, module) for name, module in layers_of(model).items() if name]
     return tuple(name for name, module in modules if name in unused or does_nothing(module))
 
 

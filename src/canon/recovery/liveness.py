@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from canon.graph import ChannelGraph, LinearMap
+from canon.rewrite.axes import repeated
 
 Live = dict[int, Tensor]
 """By space id: which of its (kept) channels are alive."""
@@ -48,7 +49,7 @@ def find_live(
         linear = graph.maps[index]
         if linear.columns is None:
             continue
-        rows = torch.cat([live[s.space].repeat_interleave(s.repeat) for s in linear.rows])
+        rows = torch.cat([repeated(live[s.space], s.repeat) for s in linear.rows])
         read = reads[index](rows.view(linear.groups, -1)).flatten()
         for segment, part in _split(linear, read, widths):
             grown = live[segment] | part
@@ -57,9 +58,6 @@ def find_live(
                 fresh = [m for m in producers[segment] if m not in waiting]
                 waiting.update(fresh)
                 queue.extend(sorted(fresh, reverse=True))
-    for space in graph.spaces:
-        if not bool(live[space.id].any()):
-            live[space.id] = torch.ones_like(live[space.id])  # nothing at all is read: leave it
     return live
 
 

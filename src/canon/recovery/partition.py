@@ -235,9 +235,9 @@ class Refinement:
         following = np.flatnonzero(leader != everyone)
         spread = np.where(null, found.blur, 0.0)
         doubt = np.where(still, found.blur, 0.0)
-        spread[following] = signature.distance(following, leader[following])
-        plain = signature.distance(following, leader[following], slack=False) <= self.tolerance.equal
-        doubt[following] = np.maximum(doubt[following], np.where(plain, 0.0, spread[following]))
+        spread[following], plain = signature.distances(following, leader[following])
+        alike = plain <= self.tolerance.equal
+        doubt[following] = np.maximum(doubt[following], np.where(alike, 0.0, spread[following]))
         factors, scales = _factors(signature, leader)
         values = {p: np.where(still, v, np.nan) for p, v in constants.items()}
         return Classes(

@@ -26,11 +26,12 @@ from canon.graph.tensors import not_finite, tensor_names
 from canon.recovery.engine import History, run
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.idle import idle_layers, without
-from canon.recovery.kernels import convolutions, crop
+from canon.recovery.kernels import convolutions
 from canon.recovery.noise import consistent, largest
 from canon.recovery.partition import Classes, Refinement
 from canon.recovery.passes import PASSES, Pass
 from canon.recovery.passes.compact import compact
+from canon.recovery.passes.grown import grown
 from canon.recovery.probe import ProbeOptions, probe_classes
 from canon.recovery.report import RecoveryReport, space_reports
 from canon.recovery.sanity import agreement
@@ -44,7 +45,7 @@ Progress = Callable[[str, int, int], None]
 METHODS = ("exact", "probe")
 """How channels can be compared."""
 
-PROBE_PASSES = (compact,)
+PROBE_PASSES = (compact, grown)
 """The paper's method knows nothing else."""
 
 UNNOTICED = 1e-3
@@ -153,7 +154,7 @@ class _Run:
         clock, tensors = self.clock, self.tensors
         given = convolutions(self.model, self.graph) if cropping else {}
         kernels = {name: Kernel.of(layer) for name, layer in given.items()}
-        subject = Subject(self.graph, tensors, tolerance, self.widths, kernels=kernels)
+        subject = Subject.of(self.graph, tensors, tolerance, self.widths, kernels)
         subject = subject.barred(barred, "what was merged here had to be taken back")
         with torch.no_grad():
             history = run(subject, self.passes if self.method == "exact" else PROBE_PASSES, self._know, clock.lap)
@@ -163,8 +164,6 @@ class _Run:
             layer: Any = recovered.get_submodule(name.removesuffix(".weight"))
             if layer.weight.shape[2:] != given[name].weight.shape[2:]:
                 kernel.settle(layer)
-                cropped[name] = layer.kernel_size
-            if crop(layer):
                 cropped[name] = layer.kernel_size
         clock.lap("rewrite")
         agreed = None
@@ -234,7 +233,7 @@ class _Run:
     def _compare(self, recovered: nn.Module, history: History, tolerance: Tolerance) -> float | None:
         """How far outputs differ, relative to the largest; None: more than the agreement of channels explains."""
         outcomes = [outcome for known in history.outcomes.values() for outcome, _ in known]
-        noise = largest(dict(enumerate(outcome.classes for outcome in outcomes)))
+        noise = max(history.noise, largest(dict(enumerate(outcome.classes for outcome in outcomes))))
         # A wrong merge shows at once; what an attack's own rounding leaves behind its cancelled sums is far below this.
         allowed = UNNOTICED + 10 * tolerance.rounding + DRIFT * noise
         difference, size = agreement(self.model, recovered, self.example)

@@ -18,7 +18,8 @@ from torch import Tensor
 from canon.graph import Space, Stage
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive
-from canon.recovery.proposal import Proposal
+from canon.recovery.noise import OUTSTANDING
+from canon.recovery.proposal import Proposal, SpaceChange
 from canon.rewrite.axes import by_row, columns_of, parameter_axis
 
 POSITIONS: Final = 48
@@ -41,7 +42,7 @@ def failing(subject: Subject, facts: Facts, proposal: Proposal) -> int | None:
         space = subject.graph.spaces[change.space]
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         inputs = {p.map: _inputs(subject, facts, p.map, generator) for p in space.producers}
-        if not _agree(subject, space, inputs, before, after, alive):
+        if not _agree(subject, change, inputs, before, after, alive):
             return change.space
         subject, before = subject.with_tensors(change.tensors), after
     return None
@@ -73,12 +74,13 @@ def _inputs(subject: Subject, facts: Facts, index: int, generator: torch.Generat
 
 def _agree(
     subject: Subject,
-    space: Space,
+    change: SpaceChange,
     inputs: Mapping[int, Tensor],
     before: Mapping[str, Tensor],
     after: Mapping[str, Tensor],
     alive: Alive,
 ) -> bool:
+    space = subject.graph.spaces[change.space]
     old, new = (_values(subject, space, inputs, tensors) for tensors in (before, after))
     for consumer in space.consumers:
         linear = subject.graph.maps[consumer.map]
@@ -92,7 +94,11 @@ def _agree(
         scale = moving.square().mean(dim=1).sqrt()
         # One reader among many may read next to nothing: it is judged with the others.
         scale = torch.maximum(scale, scale.square().mean().sqrt())
-        if bool((gap.square().mean(dim=1).sqrt() > max(1e-4, subject.tolerance.zero) * scale + 1e-300).any()):
+        allowed = max(1e-4, subject.tolerance.zero) * scale + 1e-300
+        if change.noise:  # of what cancels as much is left as there is noise in it, however little else there is
+            mass = parts[0][..., change.channels].abs().flatten(0, 1) @ old[consumer.point][change.channels].abs()
+            allowed = allowed + OUTSTANDING * change.noise * mass.square().mean(dim=1).sqrt()
+        if bool((gap.square().mean(dim=1).sqrt() > allowed).any()):
             return False
     return True
 

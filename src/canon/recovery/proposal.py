@@ -39,6 +39,9 @@ class SpaceChange:
     order: Tensor | None = None
     """The channels that stand in each place afterwards, where they move."""
 
+    noise: float = 0.0
+    """How much is left, relative to what was added up, where these channels were seen to cancel."""
+
 
 @dataclass(frozen=True, eq=False)
 class Proposal:
@@ -143,13 +146,14 @@ def scale_rows(subject: Subject, space: Space, channels: Tensor, factor: float) 
 
 def negate(subject: Subject, space: Space, channels: Tensor, points: Iterable[int]) -> dict[str, Tensor]:
     """Turn the sign of channels at some points: of the rows that make them, and of every shift on the way there."""
-    changed = scale_rows(subject, space, channels, -1.0)
-    shifts = [(subject.graph.maps[p.map].bias, p.offset, 0) for p in space.producers]
-    way = set(points)
+    shifts, way = [], set(points)
     for stage in reversed(space.stages):
         if stage.output in way:
             way.update(stage.inputs)
             shifts += [(stage.params.get(r), stage.offset, parameter_axis(stage, r)) for r in ("mean", "bias")]
+    makers = tuple(producer for producer in space.producers if producer.point in way)
+    shifts += [(subject.graph.maps[p.map].bias, p.offset, 0) for p in makers]
+    changed = scale_rows(subject, replace(space, producers=makers), channels, -1.0)
     for name, offset, axis in shifts:
         if name is not None and name not in changed:
             tensor = subject.tensors[name].detach().clone()

@@ -35,6 +35,7 @@ def plan(
     classes: Mapping[int, Classes],
     tolerance: Tolerance,
     widths: Mapping[int, int],
+    stay: Mapping[int, Tensor] = MappingProxyType({}),
 ) -> Plan:
     """Decide what remains, and write nothing yet.
 
@@ -44,8 +45,9 @@ def plan(
         classes: By space id.
         tolerance: What counts as zero.
         widths: Known widths by space id; a space that would become narrower keeps ambiguous channels instead.
+        stay: By space id: channels to keep whatever they are.
     """
-    protect = {s.id: torch.zeros(s.width, dtype=torch.bool) for s in graph.spaces}
+    protect = {s.id: stay.get(s.id, torch.zeros(s.width, dtype=torch.bool)) for s in graph.spaces}
     known: _Layers = {}
     while True:
         chosen = Plan(graph, tensors, classes, tolerance, protect, known)
@@ -100,7 +102,9 @@ class Plan:
         guarded = {s.id: protect[s.id][self.leaders[s.id]] for s in graph.spaces}
         self.folded = foldable(graph, tensors, self.classes, self.leaders, self.merged, guarded)
         reads = {i: partial(self._read, i) for i in self.merged}
-        self.live = find_live(graph, counts, reads, guarded)
+        live = find_live(graph, counts, reads, guarded)
+        # A space of which nothing at all is read is left.
+        self.live = {index: marks if bool(marks.any()) else torch.ones_like(marks) for index, marks in live.items()}
 
     def _merges(self, space: Space) -> bool:
         return self.leaders[space.id].numel() < space.width or bool(self.filler[space.id].any())
@@ -219,9 +223,10 @@ class Plan:
         rewrites, found = self.rewrites, {}
         for index, linear in enumerate(self.graph.maps):
             between = (*linear.rows, *(linear.columns or ()))
-            if linear.weight in kernels and any(segment.space in rewrites for segment in between):
+            kernel = kernels.get(linear.weight)
+            if kernel is not None and kernel.is_padded and any(segment.space in rewrites for segment in between):
                 used = self.merged[index].used(*self._remaining(linear))
-                found[linear.weight] = () if used is None else kernels[linear.weight].removable(used)
+                found[linear.weight] = () if used is None else kernel.removable(used)
         return {name: ends for name, ends in found.items() if ends}
 
     def write(

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from canon._memory import separate
+from canon._memory import Empty, separate
 
 Ends = tuple[int, int]
 """How many entries go at the beginning and at the end of an axis; below zero, how many come."""
@@ -31,6 +31,11 @@ class Kernel:
     def of(layer: Any) -> Kernel:
         """As a layer says."""
         return Kernel(layer.padding, tuple(layer.dilation))
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether there is padding at all: without any, no kernel becomes smaller."""
+        return self.padding == "same" if isinstance(self.padding, str) else any(self.padding)
 
     def removable(self, used: Tensor) -> tuple[Ends, ...]:
         """What can go of a kernel, axis by axis, given the places that some filter uses; empty: nothing."""
@@ -73,8 +78,8 @@ class Kernel:
 
 def _unused(used: Tensor, axis: int) -> Ends:
     """How many slices of a kernel's places are unused at the beginning and at the end of an axis."""
-    full = torch.nonzero(used.movedim(axis, 0).reshape(used.shape[axis], -1).any(dim=1)).flatten()
-    return (int(full[0]), used.shape[axis] - 1 - int(full[-1])) if full.numel() else (0, 0)
+    full = used.movedim(axis, 0).flatten(1).any(dim=1).tolist() if used.ndim > 1 else used.tolist()
+    return (full.index(True), full[::-1].index(True)) if any(full) else (0, 0)
 
 
 def resize_kernels(model: nn.Module, rings: Mapping[str, int]) -> None:
@@ -97,13 +102,13 @@ def inner_places(size: Sequence[int], ends: Sequence[Ends]) -> Tensor:
     return places
 
 
-def cropped(weight: Tensor, ends: Sequence[Ends]) -> Tensor:
+def cropped(weight: Tensor, ends: Sequence[Ends], empty: Empty = separate) -> Tensor:
     """A weight without the ends of its kernels, in memory of its own.
 
     Choosing places of flat kernels takes a fifth of what copying a view does.
     """
     size = weight.shape[2:]
     places = inner_places(size, ends)
-    found = separate((weight.shape[0] * weight.shape[1], places.numel()), weight)
+    found = empty((weight.shape[0] * weight.shape[1], places.numel()), weight)
     torch.index_select(weight.reshape(-1, size.numel()), 1, places.flatten().to(weight.device), out=found)
     return found.view(*weight.shape[:2], *places.shape)

@@ -1,6 +1,7 @@
 """`W·b`: what layers read of constants that are gone, and what takes it up instead.
 
-That is the layer's bias, or the mean of a norm right behind it, unless something else uses these as well.
+That is the layer's bias, or the mean of a norm right behind it or behind a sum with it, unless something else uses
+these as well.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from canon.graph import ChannelGraph, LinearMap, Stage
+from canon.graph import ChannelGraph, LinearMap, Space, Stage
 from canon.rewrite.axes import by_row, repeated
 from canon.rewrite.spec import SpaceRewrite
 
@@ -76,9 +77,15 @@ def _taker(graph: ChannelGraph, linear: LinearMap, uses: Counter[str]) -> Taker:
         return linear.bias if uses[linear.bias] == 1 else None
     if len(linear.rows) != 1 or linear.rows[0].repeat != 1:
         return None
-    point, space = linear.rows[0].point, graph.spaces[linear.rows[0].space]
-    readers = [stage for stage in space.stages if point in stage.inputs]
+    space = graph.spaces[linear.rows[0].space]
+    norm = None if space.pins else _norm_behind(space, linear.rows[0].point)
+    return norm if norm is not None and uses[norm.params["mean"]] == 1 else None
+
+
+def _norm_behind(space: Space, point: int) -> Stage | None:
+    """The norm that alone reads a point, or a sum of it and others."""
     read = any(consumer.point == point for consumer in space.consumers)
-    if read or len(readers) != 1 or readers[0].kind != "norm" or space.pins:
+    readers = [stage for stage in space.stages if point in stage.inputs]
+    if read or len(readers) != 1 or readers[0].kind not in ("norm", "add") or readers[0].inputs.count(point) > 1:
         return None
-    return readers[0] if uses[readers[0].params["mean"]] == 1 else None
+    return readers[0] if readers[0].kind == "norm" else _norm_behind(space, readers[0].output)

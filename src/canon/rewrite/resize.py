@@ -24,16 +24,16 @@ def resize(
         widths: By space id, the widths after; a space that is not listed stays.
         kernels: By weight of a convolution: what goes of its kernels, with the padding.
     """
+    graph = replace(graph, maps=tuple(_less_padded(linear, kernels.get(linear.weight, ())) for linear in graph.maps))
+    if all(graph.spaces[space].width == width for space, width in widths.items()):
+        return graph
     width = {space.id: widths.get(space.id, space.width) for space in graph.spaces}
     rows = [_starts(((s.space, s.offset, s.repeat) for s in linear.rows), width) for linear in graph.maps]
     columns = [_starts(((s.space, s.offset, s.repeat) for s in m.columns or ()), width) for m in graph.maps]
     stages = _stage_starts(graph, width)
     return replace(
         graph,
-        maps=tuple(
-            _map(_less_padded(linear, kernels.get(linear.weight, ())), width, rows[i], columns[i])
-            for i, linear in enumerate(graph.maps)
-        ),
+        maps=tuple(_map(linear, width, rows[i], columns[i]) for i, linear in enumerate(graph.maps)),
         spaces=tuple(_space(space, width[space.id], rows, columns, stages) for space in graph.spaces),
     )
 

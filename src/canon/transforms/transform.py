@@ -65,7 +65,8 @@ class ChannelTransform:
     def of(before: int, after: int, rows: Tensor, columns: Tensor, values: Tensor) -> ChannelTransform:
         """From entries in any order."""
         order = torch.argsort(columns, stable=True)
-        return ChannelTransform(before, after, rows[order], columns[order], values[order].double())
+        parts = (part.index_select(0, order) for part in (rows, columns, values.double()))
+        return ChannelTransform(before, after, *parts)
 
     @staticmethod
     def identity(width: int) -> ChannelTransform:
@@ -105,7 +106,8 @@ class ChannelTransform:
         """Channel `j` before is `factor[j]` times channel `into[j]` after; `into[j] < 0` was zero."""
         target = torch.as_tensor(into, dtype=torch.int64)
         rows = torch.nonzero(target >= 0).flatten()
-        return ChannelTransform.of(target.numel(), after, rows, target[rows], factor.double()[rows])
+        values = factor.double().index_select(0, rows)
+        return ChannelTransform.of(target.numel(), after, rows, target.index_select(0, rows), values)
 
     @staticmethod
     def expansion(source: Sequence[int] | Tensor, share: Tensor, before: int) -> ChannelTransform:
@@ -157,15 +159,18 @@ class ChannelTransform:
 
     def weighted(self, factor: Tensor) -> ChannelTransform:
         """`diag(factor)·M`: every channel before is so many times what it was."""
-        return ChannelTransform(self.before, self.after, self.rows, self.columns, self.values * factor[self.rows])
+        return ChannelTransform(
+            self.before, self.after, self.rows, self.columns, self.values * factor.index_select(0, self.rows)
+        )
 
     def taking(self, columns: Tensor) -> ChannelTransform:
         """With some of the channels after alone, given in ascending order."""
         place = torch.full((self.after,), -1)
         place[columns] = torch.arange(columns.numel())
-        new = place[self.columns]
-        kept = new >= 0
-        return ChannelTransform(self.before, columns.numel(), self.rows[kept], new[kept], self.values[kept])
+        new = place.index_select(0, self.columns)
+        kept = torch.nonzero(new >= 0).flatten()
+        parts = (part.index_select(0, kept) for part in (self.rows, new, self.values))
+        return ChannelTransform(self.before, columns.numel(), *parts)
 
     def inverse(self) -> ChannelTransform:
         """The transform that undoes a bijective one (permutation and scaling, composed)."""
@@ -272,16 +277,17 @@ class ChannelTransform:
             return Sums(torch.zeros_like(count), None, empty, nothing, nothing, nothing, self.values)
         first = (count.cumsum(0) - count).clamp(max=self.rows.numel() - 1)
         several = count > 1
-        scale = torch.where(count == 1, self.values[first], 1.0)
-        inside = several[self.columns]
+        scale = torch.where(count == 1, self.values.index_select(0, first), 1.0)
+        inside = torch.nonzero(several.index_select(0, self.columns)).flatten()
+        targets = torch.nonzero(several).flatten()
         return Sums(
-            self.rows[first],
+            self.rows.index_select(0, first),
             None if bool((scale == 1).all()) else scale,
             torch.nonzero(count == 0).flatten(),
-            torch.nonzero(several).flatten(),
-            count[several],
-            self.rows[inside],
-            self.values[inside],
+            targets,
+            count.index_select(0, targets),
+            self.rows.index_select(0, inside),
+            self.values.index_select(0, inside),
         )
 
     @cached_property

@@ -8,8 +8,9 @@ bias or statistic is ever written that is not the model's own times such a facto
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, partial
 from statistics import fmean
 from typing import Final
 
@@ -73,8 +74,8 @@ class SpaceMatch:
 class Alignment(Shown):
     """A model in another one's layout."""
 
-    model: nn.Module
-    """Computes what it did, with channels in the reference's order and scale."""
+    write: Callable[[], nn.Module]
+    """Writes the model."""
 
     spaces: tuple[SpaceMatch, ...]
     """One for every space that layers make; pinned ones keep their order and are only compared."""
@@ -84,6 +85,11 @@ class Alignment(Shown):
 
     gains: Mapping[str, Mapping[int, Tensor]]
     """By space and tap: the factor that each channel was multiplied by, in the reference's order."""
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """Computes what it did, with channels in the reference's order and scale. Written when it is asked for."""
+        return self.write()
 
     def _shown(self) -> Mapping[str, object]:
         return {
@@ -176,7 +182,9 @@ def align(
         traced = Traced.of(named_alike(model, layout.architecture, example, norms=norms or ()), example)
     traced.check_finite()
     _check_widths(layout.architecture, traced.architecture)
-    return align_traced(traced, layout, matching=matching, rescale=rescale)
+    found = align_traced(traced, layout, matching=matching, rescale=rescale)
+    _ = found.model  # what was given may change after this call
+    return found
 
 
 def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale: bool) -> Alignment:
@@ -193,7 +201,7 @@ def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale:
         rewrites = aligner.rewrites(rescale)
     names = {index: graph.spaces[index].name for index in rewrites}
     return Alignment(
-        model=rewrite(traced.model, graph, rewrites),
+        write=partial(rewrite, traced.model, graph, rewrites),
         spaces=tuple(aligner.figures[index] for index in sorted(aligner.figures)),
         orders={names[index]: change.source for index, change in rewrites.items()},
         gains={names[index]: change.gains for index, change in rewrites.items()},
@@ -249,13 +257,14 @@ class _Aligner:
         features = exact(found)
         old = self.match.get(space.id)
         known: Mapping[int, Tensor] | None = None
+        other = features.new_zeros(space.width)
         if step.last:
             paired = torch.arange(space.width) if old is None else old
         else:
             label = step.label if old is None else step.label[old]
             if space.trading and old is None:
                 label = traded(features, step.features, label, step.label)
-            paired = match(features, step.features, label, step.label, self.matching)
+            paired, other = match(features, step.features, label, step.label, self.matching)
             self.match[space.id], self.leader[space.id] = paired, step.leader
             named = coordinates(paired, step.leader, found.scales, step.scales, found.constants)
             self.side.place(space, named, frozenset(named.factors))
@@ -269,7 +278,7 @@ class _Aligner:
             together = torch.stack(tuple(factors.values()))
             together = together.masked_fill((together - 1).abs() <= ROUNDING, 1.0)
             self.factors[space.id].update(zip(factors, together, strict=True))
-        self.figures[space.id] = _figures(space, step, features, paired)
+        self.figures[space.id] = _figures(space, step, features, paired, other)
 
     def rewrites(self, rescale: bool) -> dict[int, SpaceRewrite]:
         """What puts every matched space into the reference's order and scale."""
@@ -287,9 +296,10 @@ class _Aligner:
         return found
 
 
-def _figures(space: Space, step: Step, features: Tensor, paired: Tensor) -> SpaceMatch:
+def _figures(space: Space, step: Step, features: Tensor, paired: Tensor, other: Tensor) -> SpaceMatch:
+    """How well channels match; none of the reference but the match is nearer than `other`."""
     distance = torch.linalg.vector_norm(features - step.features.index_select(0, paired), dim=1)
-    distinct = distance <= SURE if movable(space) else torch.ones_like(distance, dtype=torch.bool)
+    distinct = (distance <= SURE) | (distance <= NEARER * other) | (not movable(space))
     unsure = torch.nonzero(~distinct).flatten()
     if unsure.numel():
         chosen = paired[unsure]

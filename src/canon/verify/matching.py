@@ -1,15 +1,16 @@
 """One-to-one matching of channels by what they compute.
 
-Channels are rows of a feature matrix on each side. `nearest` pairs what agrees by sorting random projections, which
-is near-linear, and keeps a pair only if no other channel of the reference can be nearer; what is left over it pairs
-as `greedy` does. `greedy` takes the smallest remaining distance again and again, as the paper does. `optimal`
-minimises the sum of all distances.
+Channels are rows of a feature matrix on each side. `nearest` pairs what agrees by sorting a random projection, which
+is near-linear, and keeps a pair only if no other channel of the reference can be nearer; what is left over it holds
+against the whole reference once, and pairs what is nearest by far; the rest it pairs as `greedy` does. `greedy` takes
+the smallest remaining distance again and again, as the paper does. `optimal` minimises the sum of all distances.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
-from typing import Final, Literal, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
@@ -24,8 +25,8 @@ MATCHINGS: Final[tuple[str, ...]] = get_args(Matching)
 CHUNK: Final = 512
 """Rows of a distance matrix made at a time where only its minima are kept."""
 
-_ROUNDS: Final = 3
-"""Random projections that `nearest` sorts by."""
+_CLEARLY: Final = 2
+"""How many times as far away the next channel of the reference must be for a pair to be beyond doubt."""
 
 _FORBIDDEN: Final = 1e12
 """Distance of channels that must not be paired."""
@@ -37,8 +38,18 @@ def check_matching(name: str) -> None:
         raise VerificationError(f"unknown matching '{name}'", hint=f"Choose one of: {', '.join(MATCHINGS)}")
 
 
-def match(features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, matching: Matching) -> Tensor:
-    """For every channel the channel of the reference that it is, int64.
+class Matched(NamedTuple):
+    """Channels with those of the reference that they are."""
+
+    channel: Tensor
+    """Of the reference, int64."""
+
+    other: Tensor
+    """No other channel of the reference with the same label is nearer than this; 0 where nothing is known."""
+
+
+def match(features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, matching: Matching) -> Matched:
+    """For every channel the channel of the reference that it is.
 
     Args:
         features: `channels x numbers`, float64.
@@ -49,13 +60,13 @@ def match(features: Tensor, reference: Tensor, label: Tensor, reference_label: T
     """
     width = features.shape[0]
     found = torch.full((width,), -1, dtype=torch.int64)
+    other = torch.zeros(width, dtype=features.dtype)
     if matching == "nearest":
-        for attempt in range(_ROUNDS):
-            if attempt == 0 or bool((found < 0).any()):
-                _match_sorted(found, features, reference, label, reference_label, attempt)
+        _match_sorted(found, other, features, reference, label, reference_label)
+        _match_clear(found, other, features, reference, label, reference_label)
     rest = torch.nonzero(found < 0).flatten()
     if rest.numel() == 0:
-        return found
+        return Matched(found, other)
     taken = torch.zeros(width, dtype=torch.bool)
     taken[found[found >= 0]] = True
     free = torch.nonzero(~taken).flatten()
@@ -63,7 +74,7 @@ def match(features: Tensor, reference: Tensor, label: Tensor, reference_label: T
     distances[label[rest][:, None] != reference_label[free]] = _FORBIDDEN
     pair = _optimal(distances) if matching == "optimal" else _greedy(distances)
     found[rest] = free[pair]
-    return found
+    return Matched(found, other)
 
 
 def traded(features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor) -> Tensor:
@@ -100,54 +111,68 @@ def nearest_other(
         reference_label: Of the reference's channels.
         excluded: For every channel the reference's channel that does not count: its match, or itself.
     """
+    parts = []
+    for stretch, squares in _squares(features, label, reference, reference_label):
+        parts.append(squares.scatter_(1, excluded[stretch, None], float("inf")).amin(dim=1))
+    return _distances(torch.cat(parts), features)
+
+
+def _squares(
+    features: Tensor, label: Tensor, reference: Tensor, reference_label: Tensor
+) -> Iterator[tuple[slice, Tensor]]:
+    """Squares of distances, but for the size of the channel itself, which changes no order; some rows at a time."""
     apart = bool((reference_label != reference_label[0]).any())
     sizes, columns = reference.square().sum(dim=1), reference.T
-    found = []
     for start in range(0, features.shape[0], CHUNK):
         stretch = slice(start, start + CHUNK)
-        # Squares of distances, but for the size of the channel itself, which changes no order.
         squares = torch.addmm(sizes, features[stretch], columns, alpha=-2)
         if apart:
             squares.masked_fill_(label[stretch, None] != reference_label, float("inf"))
-        squares.scatter_(1, excluded[stretch, None], float("inf"))
-        found.append(squares.amin(dim=1))
-    return torch.cat(found).add_(features.square().sum(dim=1)).clamp_(min=0).sqrt_()
+        yield stretch, squares
+
+
+def _distances(squares: Tensor, features: Tensor) -> Tensor:
+    return squares.add_(features.square().sum(dim=1)).clamp_(min=0).sqrt_()
 
 
 def _match_sorted(
-    found: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor, seed: int
+    found: Tensor, other: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor
 ) -> None:
-    """Pair what stands at the same rank of a random projection, where it is certainly nearest.
-
-    With the first seed nothing is paired yet.
-    """
-    direction = _direction(features.shape[1], seed)
+    """Pair what stands at the same rank of a random projection, where it is certainly nearest."""
+    direction = _direction(features.shape[1])
     projected = reference @ direction
-    order = _order(projected, reference_label)
-    ours, theirs = _order(features @ direction, label), order
-    if seed:
-        free = torch.ones(found.numel(), dtype=torch.bool)
-        free[found[found >= 0]] = False
-        ours, theirs = ours[found[ours] < 0], theirs[free[theirs]]
+    ours, theirs = _order(features @ direction, label), _order(projected, reference_label)
     gap = features.index_select(0, ours).sub_(reference.index_select(0, theirs))
     distance = torch.linalg.vector_norm(gap, dim=1)
     # By the triangle inequality nothing else is nearer than twice this distance, if the next is three times as far.
-    apart = torch.empty_like(projected)
-    apart[order] = _steps(projected[order], reference_label[order])
-    alike = label[ours] == reference_label[theirs]
-    sure = alike & (3 * distance <= apart[theirs])
-    doubtful = torch.nonzero(alike & ~sure).flatten()
-    if doubtful.numel():
-        chosen = theirs[doubtful]
-        following = nearest_other(reference[chosen], reference_label[chosen], reference, reference_label, chosen)
-        sure[doubtful] = 3 * distance[doubtful] <= following
+    apart = _steps(projected[theirs], reference_label[theirs])
+    sure = (label[ours] == reference_label[theirs]) & ((1 + _CLEARLY) * distance <= apart)
     found[ours[sure]] = theirs[sure]
+    other[ours[sure]] = (apart - distance)[sure]
+
+
+def _match_clear(
+    found: Tensor, other: Tensor, features: Tensor, reference: Tensor, label: Tensor, reference_label: Tensor
+) -> None:
+    """Pair what is left with the nearest of the whole reference, where the next is far and nobody else wants it."""
+    left = torch.nonzero(found < 0).flatten()
+    if not left.numel():
+        return
+    ours, chosen, next_one = features[left], torch.empty_like(left), torch.empty(left.numel(), dtype=features.dtype)
+    for stretch, squares in _squares(ours, label[left], reference, reference_label):
+        chosen[stretch] = squares.argmin(dim=1)
+        next_one[stretch] = squares.scatter_(1, chosen[stretch, None], float("inf")).amin(dim=1)
+    next_one = _distances(next_one, ours)
+    distance = torch.linalg.vector_norm(ours - reference[chosen], dim=1)
+    wanted = torch.bincount(torch.cat([chosen, found[found >= 0]]), minlength=reference.shape[0])
+    clear = (wanted[chosen] == 1) & (_CLEARLY * distance <= next_one)
+    found[left[clear]], other[left[clear]] = chosen[clear], next_one[clear]
 
 
 @lru_cache(maxsize=256)
-def _direction(numbers: int, seed: int) -> Tensor:
+def _direction(numbers: int) -> Tensor:
     """A random unit vector."""
-    drawn = torch.randn(numbers, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    drawn = torch.randn(numbers, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return drawn.div_(max(float(drawn.norm()), 1e-300))
 
 

@@ -69,7 +69,7 @@ def _rows(free: tuple[Bundle, ...], traced: Traced, layout: Layout) -> dict[Bund
         if features.shape != step.features.shape:
             continue
         if first:
-            paired = match(features, step.features, step.label, step.label, "nearest")
+            paired = match(features, step.features, step.label, step.label, "nearest").channel
             named = coordinates(paired, step.leader, told.scales, step.scales, told.constants)
             side.place(space, named, frozenset(named.factors))
             placed.add(space.id)

@@ -17,8 +17,8 @@ from canon.io import Limits
 from canon.io.onnx import load_onnx
 
 USUAL = (
-    "add averagepool batch_normalization clip concat conv convtranspose depthtospace div expand flatten gather gelu "
-    "gemm globalaveragepool globalmaxpool groupnormalization hardsigmoid hardswish instance_normalization "
+    "add attention averagepool batch_normalization clip concat conv convtranspose depthtospace div expand flatten "
+    "gather gelu gemm globalaveragepool globalmaxpool groupnormalization hardsigmoid hardswish instance_normalization "
     "layernormalization leakyrelu lrn matmul maxpool mul pad prelu reducemean relu reshape resize sigmoid slice "
     "softmax spacetodepth split squeeze sub topk transpose unsqueeze where"
 ).split()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final
@@ -87,7 +88,7 @@ def _build(config: Config, place: Any, where: str, most: int | None, *, paramete
     kind = package_class(config, where)
     parsed = parsed_config(config, kind, where)
     try:
-        with place, quiet(), _registering(most, parameters_on_meta):
+        with place, quiet(), _offline(), _registering(most, parameters_on_meta):
             model: Any = kind(parsed) if config.package == "transformers" else kind.from_config(parsed)
             if hasattr(model, "tie_weights"):
                 model.tie_weights()
@@ -110,6 +111,18 @@ def _build(config: Config, place: Any, where: str, most: int | None, *, paramete
 
 class _TooMany(BaseException):
     """More parameters than were allowed; no class of a package may take it for an error of its own."""
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Nothing is fetched, whatever addresses a config has in it, as for a backbone."""
+    constants: Any = importlib.import_module("huggingface_hub.constants")
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 @contextmanager

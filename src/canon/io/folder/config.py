@@ -13,6 +13,9 @@ CONFIG: Final = "config.json"
 WIDTHS: Final = "canon_widths"
 """Entry that lists widths which the other entries cannot say."""
 
+ADAPTER: Final = "adapter_config.json"
+"""A folder with this file holds changes to a model, as LoRA makes them."""
+
 PIPELINE: Final = "model_index.json"
 _TOKENIZER: Final = (
     "tokenizer.json",
@@ -54,6 +57,7 @@ def read_config(folder: Path, limits: Limits) -> Config:
     path = folder / CONFIG
     if not path.is_file():
         raise _without_config(folder)
+    _check_adapter(folder)
     limits.check_header(path.stat().st_size, str(path))
     values = parse_json(path.read_bytes(), str(path))
     if not isinstance(values, dict):
@@ -86,12 +90,29 @@ def _without_config(folder: Path) -> FileFormatError:
             where=where,
             hint=f"Give one of them: {', '.join(parts)}" if parts else "Give the folder of one model",
         )
+    _check_adapter(folder)
+    if any(name.endswith(".gguf") for name in held):
+        return FileFormatError(
+            "the folder holds a GGUF file, and no model of transformers or diffusers",
+            where=where,
+            hint="Give the folder that the file was converted from",
+        )
     if held & set(_TOKENIZER):
         return FileFormatError(
             "the folder holds a tokenizer, and no model", where=where, hint="Give the folder with the model's weights"
         )
     hint = "Give one of the files in it; a folder is read if it holds config.json and safetensors files"
     return FileFormatError("the path is a folder without config.json", where=where, hint=hint)
+
+
+def _check_adapter(folder: Path) -> None:
+    """Refuse what changes a model when it is read, as LoRA does: the weights beside it are then not the model's."""
+    if (folder / ADAPTER).exists():
+        raise FileFormatError(
+            f"the folder holds an adapter ({ADAPTER}), which is a change to a model",
+            where=str(folder),
+            hint="Merge it into the model first: load both with peft and call merge_and_unload()",
+        )
 
 
 def _check_values(values: Any, where: str, depth: int = 0) -> None:
@@ -107,6 +128,12 @@ def _check_values(values: Any, where: str, depth: int = 0) -> None:
                     hint="Use a model whose class is part of transformers, or a copy without this entry",
                 )
         for name, value in values.items():
+            if "implementation" in name and not _is_named(value):
+                raise FileFormatError(
+                    f"the config asks for code from elsewhere ({name:.80}): Canon runs no such code",
+                    where=where,
+                    hint="Use a copy of the config without this entry",
+                )
             if isinstance(value, int) and value > MOST and _COUNTED & set(name.split("_")):
                 what = f"the config says {name:.80} = {value:,}, and no model has more than {MOST:,} of anything"
                 raise FileFormatError(what, where=where)
@@ -114,6 +141,13 @@ def _check_values(values: Any, where: str, depth: int = 0) -> None:
     elif isinstance(values, list):
         for value in values:
             _check_values(value, where, depth + 1)
+
+
+def _is_named(value: Any) -> bool:
+    """Whether an implementation of attention or experts is one of the package's: others are addresses of code."""
+    if isinstance(value, dict):
+        return all(map(_is_named, value.values()))
+    return value is None or (isinstance(value, str) and (value.isidentifier() or not value))
 
 
 def _name(value: Any, where: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,9 +70,9 @@ def read_folder(folder: Path, limits: Limits, example: Any = None) -> FolderMode
     notes = list(fit.notes) + ([] if quantized is None else [quantized.note])
     if fit.converted:
         if quantized is not None:
-            raise FileFormatError("quantised weights under older names are not read", where=where)
-        model, more = _converted(folder, config, kind), ["the files use older names, which transformers translated"]
-        notes += more
+            raise FileFormatError("quantised weights under older names, or not all of them, are not read", where=where)
+        model = _converted(folder, config, kind)
+        notes.append("transformers itself read the files: they use older names, or lack numbers that it computes")
     else:
         if fit.widths:
             _check_widths(config, skeleton, shards, fit, inputs, where)
@@ -123,7 +124,10 @@ def _fit(skeleton: nn.Module, shards: Shards, kind: Any, where: str) -> _Fit:
     ignored = [re.compile(pattern) for pattern in getattr(kind, "_keys_to_ignore_on_load_unexpected", None) or ()]
     strange = [name for name in unknown if not any(pattern.search(name) for pattern in ignored)]
     if missing:
-        if unknown and _has_translation(skeleton):
+        computed = [re.compile(pattern) for pattern in getattr(skeleton, "_keys_to_ignore_on_save", None) or ()]
+        left_out = all(any(pattern.search(name) for pattern in computed) for name in missing)
+        enough = sum(tensors[name].numel() for name in missing) <= sum(_numel(shards, name) for name in unknown)
+        if left_out or (unknown and enough and _has_translation(skeleton)):
             return _Fit({}, converted=True)
         raise FileFormatError(
             f"the weights belong to another model than the config: the files lack '{missing[0]}' "
@@ -147,6 +151,10 @@ def _fit(skeleton: nn.Module, shards: Shards, kind: Any, where: str) -> _Fit:
     notes = (f"{len(strange)} tensors of the files are not part of the architecture and were left out, "
              f"such as '{strange[0]:.80}'",) if strange else ()  # fmt: skip
     return _Fit(names, widths, notes)
+
+
+def _numel(shards: Shards, name: str) -> int:
+    return math.prod(shards.entries[name][1].shape)
 
 
 def _check_widths(config: Config, skeleton: nn.Module, shards: Shards, fit: _Fit, inputs: Any, where: str) -> None:

@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from canon._files import OutputError, atomic_path, resumable_folder
 from canon.errors import CanonError
+from canon.graph.inputs import arguments, map_tensors
 from canon.graph.tensors import tensor_names
 from canon.io.folder.build import build_skeleton
 from canon.io.folder.config import CONFIG, WIDTHS, Config
+from canon.io.folder.examples import config_example
 from canon.io.folder.load import NOTE
 from canon.io.folder.writing import ShardWriter, shapes_of
 
@@ -88,7 +91,8 @@ def _note(model: Any) -> dict[str, Any]:
 def adapted(note: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The config with the widths that the model has, and what it could not be made to say.
 
-    Every number of the config that equals a width which changed is tried; it stays if fewer tensors then disagree.
+    Every number of the config that equals a width which changed is tried. It stays if less disagrees then and nothing
+    that agreed, and the architecture still runs: such a number may be more than a width.
     """
     values = {name: value for name, value in copy.deepcopy(dict(note["config"])).items() if name != WIDTHS}
     shapes = {name: tuple(t.shape) for name, t in tensor_names(model)[0].items()}
@@ -97,6 +101,7 @@ def adapted(note: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Any], 
         return values, ("the architecture cannot be built from its config, which was written as it was",)
     trials = 0
     changed = True
+    runs = bool(best) and _runs(values, note["package"])
     while best and changed and trials < _MOST_TRIALS:
         changed = False
         for path, new in _candidates(values, best, shapes):
@@ -104,8 +109,9 @@ def adapted(note: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Any], 
             trial = copy.deepcopy(values)
             _set(trial, path, new)
             found = _disagreeing(trial, note["package"], shapes)
-            if found is not None and len(found) < len(best):
-                values, best, changed = trial, found, True
+            less = found is not None and _axes(found, shapes) < _axes(best, shapes)
+            if less and (not runs or _runs(trial, note["package"])):
+                values, best, changed = trial, found or {}, True
                 break
             if trials >= _MOST_TRIALS:
                 break
@@ -117,16 +123,44 @@ def adapted(note: Mapping[str, Any], model: nn.Module) -> tuple[dict[str, Any], 
     )
 
 
+def _skeleton(values: dict[str, Any], package: str) -> nn.Module:
+    architecture = values["architectures"][0] if package == "transformers" else values["_class_name"]
+    return build_skeleton(Config(values, package, architecture), "config")
+
+
 def _disagreeing(
     values: dict[str, Any], package: str, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Tensors whose shape is another one than a config asks for, with the latter; None: nothing can be built."""
-    architecture = values["architectures"][0] if package == "transformers" else values["_class_name"]
+    """Tensors whose shape is another one than a config asks for, with the latter; None: that is another model."""
     try:
-        tensors, _ = tensor_names(build_skeleton(Config(values, package, architecture), "config"))
+        tensors, _ = tensor_names(_skeleton(values, package))
     except CanonError:
         return None
-    return {name: tuple(t.shape) for name, t in tensors.items() if name in shapes and tuple(t.shape) != shapes[name]}
+    if not tensors.keys() <= shapes.keys():
+        return None
+    return {name: tuple(t.shape) for name, t in tensors.items() if tuple(t.shape) != shapes[name]}
+
+
+def _axes(wrong: Mapping[str, tuple[int, ...]], shapes: Mapping[str, tuple[int, ...]]) -> set[tuple[str, int]]:
+    """What disagrees, axis by axis."""
+    return {
+        (name, axis)
+        for name, asked in wrong.items()
+        for axis, (old, new) in enumerate(zip(asked, shapes[name], strict=True))
+        if old != new
+    }
+
+
+def _runs(values: dict[str, Any], package: str) -> bool:
+    """Whether the architecture that a config asks for takes an example, as far as shapes tell."""
+    try:
+        model = _skeleton(values, package)
+        inputs = arguments(model, config_example(model))
+        with torch.no_grad():
+            model(*map_tensors(lambda x: x.to("meta"), inputs if isinstance(inputs, tuple) else (inputs,)))
+    except Exception:  # whatever a class does with numbers that do not go together
+        return False
+    return True
 
 
 def _candidates(

@@ -2,8 +2,8 @@
 line.
 
 At a point a channel is `Σ coefficient · row + offset`, over the layers that write to its space, plus at most one
-term `factor · f(the same at another point)`. Sums of channels can then be seen to be zero, or to be another
-channel, although no two of them are proportional.
+term `factor · f(the same at another point)`, which a gate may multiply with a line. Sums of channels can then be seen
+to be zero, or to be another channel, although no two of them are proportional.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from canon.describe import Array, Parameters
 from canon.graph import Space, Stage
@@ -22,12 +23,14 @@ from canon.recovery.facts.subject import Subject
 
 @dataclass(frozen=True, eq=False)
 class Bend:
-    """A term `factor · f(u)`."""
+    """A term `factor · f(u)`, or `factor · f(u) · v`."""
 
     stage: Stage
     """The activation; `u` is the form at its input."""
 
     factor: Array
+    gate: Form | None = None
+    """The line `v`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +47,7 @@ class Form:
 
     def scaled(self, factor: Array, shift: Array | float = 0.0) -> Form:
         """`factor · form + shift`."""
-        bend = None if self.bend is None else Bend(self.bend.stage, self.bend.factor * factor)
+        bend = None if self.bend is None else replace(self.bend, factor=self.bend.factor * factor)
         lines = {place: coefficient * factor for place, coefficient in self.lines.items()}
         return Form(lines, self.offset * factor + shift, bend, self.valid)
 
@@ -77,6 +80,8 @@ class Forms:
         form = given[0]
         if stage.kind == "add":
             return _added(given)
+        if stage.kind == "mul":
+            return _gated(given)
         if stage.kind == "activation":
             return self._activated(stage, form)
         if stage.repeat > 1:
@@ -114,6 +119,17 @@ class Forms:
             self._rows[place] = self.subject.rows(self.space, self.space.producers[place])
         return self._rows[place]
 
+    def gram(self, form: Form, members: Array) -> Tensor:
+        """Products of the lines of some channels with each other, of rows as they are stored."""
+        chosen = torch.from_numpy(members)
+        total = torch.zeros(members.size, members.size, dtype=torch.float64)
+        for place, coefficient in form.lines.items():
+            rows = self.subject.stored_rows(self.space, self.space.producers[place])
+            rows = rows.to(torch.promote_types(rows.dtype, torch.float32)).index_select(0, chosen.to(rows.device))
+            factor = torch.from_numpy(coefficient).index_select(0, chosen)
+            total += (rows @ rows.T).cpu() * factor * factor[:, None]
+        return total
+
     def vectors(self, form: Form) -> Array:
         """The lines of a form as `width x numbers`, every producer side by side, and the offset last."""
         parts = []
@@ -121,6 +137,13 @@ class Forms:
             rows = self.rows(place)
             parts.append(rows * form.lines[place][:, None] if place in form.lines else np.zeros_like(rows))
         return np.concatenate([*parts, form.offset[:, None]], axis=1)
+
+
+def _gated(given: list[Form]) -> Form | None:
+    bent, line = sorted(given, key=lambda form: form.bend is None)
+    if bent.bend is None or bent.bend.gate or line.bend or bent.lines or bent.offset.any():
+        return None
+    return replace(bent, bend=replace(bent.bend, gate=line), valid=bent.valid & line.valid)
 
 
 def _added(given: list[Form]) -> Form | None:

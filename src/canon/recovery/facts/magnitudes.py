@@ -39,7 +39,14 @@ class Magnitudes:
         linear = self._subject.graph.maps[consumer.map]
         rows = by_row(self._subject.tensors[linear.weight], linear)
         rows = rows * alive.rows(linear).to(rows)[:, None, None]
-        norms = _sums(rows.reshape(linear.groups, -1, *rows.shape[1:])).double().sum(dim=1).flatten().cpu().numpy()
+        norms = (
+            sums_over_kernels(rows.reshape(linear.groups, -1, *rows.shape[1:]))
+            .double()
+            .sum(dim=1)
+            .flatten()
+            .cpu()
+            .numpy()
+        )
         part = norms[consumer.offset : consumer.offset + space.width * consumer.repeat]
         return np.asarray(part.reshape(space.width, -1).max(axis=1))
 
@@ -93,12 +100,12 @@ def _spaces(segments: Sequence[Segment], marks: Array) -> Iterable[int]:
 
 def _typical(weight: Tensor, axis: int) -> Array:
     """Norms of kernels, in the median over rows or columns: dummies among these may be as loud as they like."""
-    sizes = _sums(weight).cpu().numpy()
+    sizes = sums_over_kernels(weight).cpu().numpy()
     middle = sizes.shape[axis] // 2
     return np.asarray(np.partition(sizes, middle, axis=axis).take(middle, axis=axis), dtype=np.float64)
 
 
-def _sums(weight: Tensor) -> Tensor:
+def sums_over_kernels(weight: Tensor) -> Tensor:
     """Sums of magnitudes over kernels: the squares of what is to be seen here may be too small for a number."""
     sizes = weight.to(torch.promote_types(weight.dtype, torch.float32)).abs()
     return sizes @ sizes.new_ones(sizes.shape[-1])  # many times as fast as a norm over a short axis

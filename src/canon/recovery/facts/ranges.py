@@ -25,7 +25,7 @@ from canon.rewrite.axes import by_row
 
 Interval = tuple[Array, Array, Array]
 """Lowest and highest value of each channel, and how many numbers had to have the right sign for that; or, as a negative
-number, how many had to be small."""
+number, as many as its size is worth."""
 
 Ends = tuple[Array, Array]
 """Lowest and highest value alone."""
@@ -111,17 +111,13 @@ class Ranges(Following[Interval]):
         weight = self.subject.tensors[linear.weight]
         count = weight.shape[linear.row_axis]
         low, high, evidence = np.full(count, -np.inf), np.full(count, np.inf), np.zeros(count)
-        if linear.groups > 1:
-            return low, high, evidence
         source = by_row(weight, linear)
         if linear.columns is None:
             return self._of_silent(linear, source)
         bias = np.zeros(count) if linear.bias is None else self.subject.array(linear.bias)
         bounds = [self._bounds(segment.point) for segment in linear.columns]
         if np.isfinite(bounds).all():
-            low, high = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds))
-            low, high = low + bias, high + bias
-            evidence = np.full(count, -float(source.shape[1:].numel()))
+            low, high, evidence = _roughly(source, min(b[0] for b in bounds), max(b[1] for b in bounds), bias)
         ball = self._within(linear, source)
         if ball is not None:
             return ball[0] + bias, ball[1] + bias, np.full(count, -np.inf)  # no chance: every row is bounded
@@ -130,13 +126,15 @@ class Ranges(Following[Interval]):
             return low, high, evidence
         parts = [self._input(linear, segment) for segment in linear.columns]
         lower, upper = (np.concatenate(part) for part in zip(*parts, strict=True))
-        full = source[torch.from_numpy(rows).to(source.device)].double().cpu().numpy()
-        up, down = np.maximum(full, 0.0).sum(axis=2), np.minimum(full, 0.0).sum(axis=2)
-        bias = bias[rows]
-        low[rows] = _product(up, lower) + _product(down, upper) + bias
-        high[rows] = _product(up, upper) + _product(down, lower) + bias
-        numbers = np.count_nonzero(full, axis=(1, 2))
-        evidence[rows] = np.where(numbers > 0, numbers, np.inf)
+        blocks = rows // (count // linear.groups)
+        for block in np.unique(blocks):
+            those, part = rows[blocks == block], slice(block * source.shape[1], (block + 1) * source.shape[1])
+            full = source[torch.from_numpy(those).to(source.device)].double().cpu().numpy()
+            up, down = np.maximum(full, 0.0).sum(axis=2), np.minimum(full, 0.0).sum(axis=2)
+            low[those] = _product(up, lower[part]) + _product(down, upper[part]) + bias[those]
+            high[those] = _product(up, upper[part]) + _product(down, lower[part]) + bias[those]
+            numbers = np.count_nonzero(full, axis=(1, 2))
+            evidence[those] = np.where(numbers > 0, numbers, np.inf)
         return low, high, evidence
 
     def _within(self, linear: LinearMap, source: Tensor) -> Ends | None:
@@ -144,7 +142,7 @@ class Ranges(Following[Interval]):
         level, reach = np.zeros(len(source)), np.zeros(len(source))
         for segment in linear.columns or ():
             ball = self.ball(segment)
-            if ball is None or linear.zero_padding:
+            if ball is None or linear.zero_padding or linear.groups > 1:
                 return None
             part = source[:, segment.offset : segment.offset + segment.length].double().cpu().numpy()
             level += part.sum(axis=2) @ ball.shift
@@ -214,7 +212,7 @@ class Ranges(Following[Interval]):
 
     def _gone(self, linear: LinearMap) -> Tensor | None:
         """Inputs that are always zero, as far as they were found out already."""
-        if not any(segment.space in self._special for segment in linear.columns or ()):
+        if linear.groups > 1 or not any(segment.space in self._special for segment in linear.columns or ()):
             return None
         parts = []
         for segment in linear.columns or ():
@@ -257,7 +255,8 @@ class Ranges(Following[Interval]):
             low, high = np.minimum(*ends).min(axis=1), np.maximum(*ends).max(axis=1)
             return np.where(crossing, np.minimum(low, 0), low), np.where(crossing, np.maximum(high, 0), high), evidence
         if "weight" in params:
-            evidence = np.where(low == high, evidence, np.count_nonzero(params["weight"], axis=1))
+            # Trained kernels often have one sign: what holds such a channel is as good as its size.
+            evidence = np.where(low == high, evidence, -np.count_nonzero(params["weight"], axis=1))
             if not stage.keeps_constants:
                 low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
             kernel = params["weight"].reshape(space.width, stage.repeat, -1)
@@ -354,12 +353,20 @@ def _unbounded(width: int) -> Interval:
     return np.full(width, -np.inf), np.full(width, np.inf), np.zeros(width)
 
 
-def _roughly(source: Tensor, low: float, high: float) -> Ends:
-    """Intervals of rows over inputs that all lie between two numbers."""
+def _roughly(source: Tensor, low: float, high: float, bias: Array) -> Interval:
+    """Intervals of rows over inputs that all lie between two numbers.
+
+    Had its numbers other signs, a row would reach further, `Σ|w|·(high − low)/2` in the mean. That honest signs, and a
+    shift like the layer's, keep it from there by chance is as unlikely as its distance from zero in deviations says.
+    """
     total = source.sum(dim=(1, 2), dtype=torch.float64).cpu().numpy()
     size = torch.linalg.vector_norm(source, ord=1, dim=(1, 2), dtype=torch.float64).cpu().numpy()
+    square = torch.linalg.vector_norm(source, dim=(1, 2), dtype=torch.float64).square().cpu().numpy()
     up, down = (size + total) / 2, (total - size) / 2
-    return up * low + down * high, up * high + down * low
+    spread = square * ((high + low) / 2) ** 2 + np.median(np.abs(bias)) ** 2
+    bits = (size * (high - low) / 2) ** 2 / np.where(spread > 0, 2 * np.log(2) * spread, 1e-300)
+    numbers = float(source.shape[1:].numel())
+    return up * low + down * high + bias, up * high + down * low + bias, -np.minimum(bits, numbers)
 
 
 def _times(a: Array, b: Array) -> Array:

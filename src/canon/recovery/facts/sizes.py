@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from canon.describe import Array
 from canon.describe.arrays import quiet
@@ -21,6 +22,9 @@ from canon.rewrite.axes import columns_of
 Size = tuple[Array, Array]
 """How far a channel moves, and the value that it moves around."""
 
+
+SMALL: Final = 1e-30
+"""Squares that float32 holds with fewer digits, or not at all, are smaller."""
 
 REACH: Final = (-16.0, -4.0, -1.0, 1.0, 4.0, 16.0)
 """How far values go from where they mostly are."""
@@ -38,8 +42,7 @@ class Sizes(Following[Size]):
         if linear.columns is not None:
             size = np.concatenate([loudness(self.read(s)).repeat(s.repeat) for s in linear.columns])
         source = columns_of(weight, linear, 0, length)
-        entries = source.to(torch.promote_types(source.dtype, torch.float32)).square()
-        squared = (entries @ entries.new_ones(entries.shape[2])).double().cpu().numpy() * size**2
+        squared = _squares(source).cpu().numpy() * size**2
         move = np.sqrt(squared.reshape(len(squared), linear.groups, -1).sum(axis=2)).T.ravel()
         level = np.zeros(move.size) if linear.bias is None else self.subject.array(linear.bias)
         found = []
@@ -81,6 +84,15 @@ class Sizes(Following[Size]):
     def loudness(self, space: Space, point: int) -> Array:
         """By channel: one figure for how loud it is at a point."""
         return loudness(self.at(space, point))
+
+
+def _squares(weight: Tensor) -> Tensor:
+    """Sums of squares over kernels, float64; those that are no numbers in float32 are taken anew."""
+    entries = weight.to(torch.promote_types(weight.dtype, torch.float32)).square()
+    squares = (entries @ entries.new_ones(entries.shape[2])).double()
+    small = squares < SMALL
+    squares[small] = weight[small].double().square().sum(dim=1)
+    return squares
 
 
 def _bent(function: Function, move: Array, level: Array) -> Size:

@@ -43,7 +43,7 @@ def _reduced(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None
     members = np.flatnonzero(np.logical_and.reduce([form.valid for form in seen.values()]))
     # Where channels are independent at one point, all is said.
     fewest = min(seen.values(), key=lambda form: len(form.lines))
-    if members.size < 2 or _apart(forms.vectors(fewest)[members, :-1], subject.tolerance.zero):
+    if members.size < 2 or _apart(forms.gram(fewest, members), subject.tolerance.zero):
         return None
     vectors = {point: forms.vectors(form)[members] for point, form in seen.items()}
     moving = np.logical_or.reduce([lines[:, :-1].any(axis=1) for lines in vectors.values()])
@@ -103,15 +103,14 @@ def _tolerance(subject: Subject, vectors: Array) -> float:
     return subject.tolerance.zero if numbers >= 2 * count else min(subject.tolerance.zero, CLOSE)
 
 
-def _apart(rows: Array, tolerance: float) -> bool:
-    """Whether rows are far from being sums of each other, as the Gram matrix tells."""
-    size = norm(rows)
-    if not size.all():
+def _apart(gram: Tensor, tolerance: float) -> bool:
+    """Whether rows are far from being sums of each other, as their Gram matrix tells."""
+    size = gram.diagonal().sqrt()
+    if not bool((size > 0).all()):
         return False
-    unit = torch.from_numpy(rows / size[:, None]).float()
-    gram = (unit @ unit.T).double()
-    gram.diagonal().sub_((10 * tolerance) ** 2)
-    return int(torch.linalg.cholesky_ex(gram).info) == 0
+    unit = gram / size / size[:, None]
+    unit.diagonal().sub_((10 * tolerance) ** 2)
+    return int(torch.linalg.cholesky_ex(unit).info) == 0
 
 
 def _independent(rows: Array, tolerance: float) -> Array:

@@ -4,6 +4,8 @@ A column of 10⁻¹², a row of zeros with a little noise, a clique that cancels
 contribution, the size of a channel times the column that reads it, against the other channels of the space. A
 channel of which everything is small, row and columns alike, is what training leaves of a channel that it gave up,
 and stays.
+
+A channel that has a shift and hardly moves around it is a constant.
 """
 
 from __future__ import annotations
@@ -12,15 +14,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import torch
 
 from canon.describe import Array
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive, settled
+from canon.recovery.facts.given_up import ORDINARY
 from canon.recovery.facts.magnitudes import Magnitudes
 from canon.recovery.noise import OUTSTANDING
-from canon.recovery.proposal import Proposal, SpaceChange, drop, space_by_space
+from canon.recovery.proposal import Proposal, SpaceChange, hold, space_by_space
 
 FAINT: Final = 4e-5
 """Rows or columns below this part of the median count as none. Weak channels of real networks have 1e-4 and more."""
@@ -33,9 +35,6 @@ MANY: Final = 8
 
 LITTLE: Final = 1e-3
 """No more than this part of the median may be contributed: a small row may be scaled up by whoever reads it."""
-
-ORDINARY: Final = 1e-2
-"""A part of the median that nothing small comes near."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +73,7 @@ class Shares:
 
 
 def faint(subject: Subject, facts: Facts) -> Proposal | None:
-    """Nobody reads such channels any more."""
+    """Nobody reads such channels any more, and constants read nothing."""
     magnitudes = facts.magnitudes(FAINT)
     if not magnitudes.suspicious:
         return None
@@ -96,13 +95,28 @@ def faint(subject: Subject, facts: Facts) -> Proposal | None:
             break
         gone = found
     if not any((marks & shares[index].there).any() for index, marks in gone.items()):
-        return None  # what is not there at all goes elsewhere
+        gone = {}  # what is not there at all goes elsewhere
+    nobody = {index: np.zeros(space.width, dtype=bool) for index, space in spaces.items()}
+    still = {index: _still(spaces[index], facts, magnitudes, limit) for index in magnitudes.suspicious & spaces.keys()}
 
-    def unused(now: Subject, space: Space) -> SpaceChange | None:
-        channels = torch.from_numpy(np.flatnonzero(gone[space.id]))
-        return SpaceChange(space.id, channels, drop(now, space, channels)) if channels.numel() < space.width else None
+    def settled_down(now: Subject, space: Space) -> SpaceChange | None:
+        dead = gone.get(space.id, nobody[space.id])
+        held = dead | still.get(space.id, nobody[space.id])
+        return None if held.all() else hold(now, space, held, dead)
 
-    return space_by_space(subject, [spaces[index] for index in sorted(gone, reverse=True)], unused)
+    return space_by_space(subject, [spaces[i] for i in sorted(gone.keys() | still.keys(), reverse=True)], settled_down)
+
+
+def _still(space: Space, facts: Facts, magnitudes: Magnitudes, limit: float) -> Array:
+    """Channels that are read as usual, and move by next to nothing around what is loud, from their row to the end."""
+    moves, level, read = np.zeros((3, space.width))
+    ends = {producer.point for producer in space.producers} | {consumer.point for consumer in space.consumers}
+    for point in ends.union(_bends(space)):
+        moves = np.maximum(moves, _share(facts.sizes.at(space, point)[0]))
+    for consumer in space.consumers:
+        level = np.maximum(level, _share(facts.sizes.loudness(space, consumer.point)))
+        read = np.maximum(read, _share(magnitudes.typical(space, consumer)))
+    return np.asarray((moves > 0) & (moves <= limit) & (level > ORDINARY) & (read > ORDINARY))
 
 
 def _smallest(space: Space, facts: Facts, magnitudes: Magnitudes) -> Array:

@@ -47,6 +47,9 @@ class Bent:
     beside: bool
     """Whether lines are added to the activation, as in a stream; they stand in `vectors` too."""
 
+    gate: Array | None = None
+    """The line that multiplies the activation, as vectors of length 1 whose sign and size stand in `factors`."""
+
     @cached_property
     def size(self) -> Array:
         """Channel = size x f(unit)."""
@@ -76,7 +79,7 @@ class MirroredSpace:
     bends: list[Bent]
     directions: Directions
     paired: Array
-    """Channels along whose direction both signs occur."""
+    """Channels along whose direction both signs occur, or several that only this pass sees to be one."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +95,9 @@ class Merge:
     gone: Array
     turned: Array
     """Channels, by number, whose sign must be turned."""
+
+    noise: float
+    """What was left of directions that nothing is left of, relative to what was added up."""
 
 
 def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
@@ -118,7 +124,7 @@ def mirrored(subject: Subject, facts: Facts) -> Proposal | None:
 
 def _places(subject: Subject, facts: Facts) -> dict[int, MirroredSpace]:
     """Where there are mirrored channels, by space id: channels may be mirrored but for what they read of others."""
-    spaces, shown = [s for s in subject.narrowing if s.groups == 1], subject
+    spaces, shown = subject.narrowing, subject
     known, found = dict[int, Array](), dict[int, MirroredSpace]()
     for _ in subject.graph.spaces:
         seen = (_place(shown, facts, s) for s in spaces if s.id in known or glance(shown, s))
@@ -140,7 +146,7 @@ def glance(subject: Subject, space: Space) -> bool:
         rows = by_row(subject.tensors[linear.weight], linear)[producer.offset : producer.offset + space.width]
         seen = rows[:, : GLANCE[0], : GLANCE[1]].flatten(1).double().cpu().numpy()
         unit = seen / np.maximum(norm(seen), 1e-300)[:, None]
-        leader = _grouped([unit], [], subject.tolerance.equal).leader
+        leader = _grouped(space, [unit], [], subject.tolerance.equal).leader
         if (leader != np.arange(leader.size)).any():
             return True
     return False
@@ -157,17 +163,24 @@ def bends(subject: Subject, facts: Facts, space: Space, wanted: Callable[[Curve]
         form = forms.at.get(consumer.point)
         if form is None or form.bend is None or not wanted(facts.curves.of(form.bend.stage.function)):
             return []
-        stage, beside = form.bend.stage, bool(form.lines)
+        stage, beside, gate = form.bend.stage, bool(form.lines), None
         if (form.offset.any() and not beside) or (beside and (not form.bend.factor.all() or _shifted(space, forms))):
             return []
-        key = consumer.point if beside else stage.output
+        factor = form.bend.factor
+        if form.bend.gate is not None:
+            lines = forms.vectors(form.bend.gate)
+            size = norm(lines) * _side(lines)
+            if not size.all():
+                return []
+            gate, factor = lines / size[:, None], factor * size
+        key = consumer.point if beside or gate is not None else stage.output
         if key not in seen:
             curve, vectors = facts.curves.of(stage.function), forms.vectors(forms.at[stage.inputs[0]])
             if beside:
-                curve, lines = replace(curve, odd=True), replace(form, bend=None).scaled(1 / form.bend.factor)
-                vectors = np.concatenate([vectors, forms.vectors(lines)], axis=1)
-            seen[key] = Bent(stage, {}, vectors, curve, beside)
-        seen[key].factors[consumer.point] = form.bend.factor
+                curve, added = replace(curve, odd=True), replace(form, bend=None).scaled(1 / form.bend.factor)
+                vectors = np.concatenate([vectors, forms.vectors(added)], axis=1)
+            seen[key] = Bent(stage, {}, vectors, curve, beside, gate)
+        seen[key].factors[consumer.point] = factor
     return list(seen.values())
 
 
@@ -177,33 +190,43 @@ def _shifted(space: Space, forms: Forms) -> bool:
     return any(form is not None and form.bend is not None for form in given)
 
 
-def directions(bent: Sequence[Bent], tolerance: float) -> Directions:
+def directions(space: Space, bent: Sequence[Bent], tolerance: float) -> Directions:
     """Channels whose vectors agree up to one sign before every reader, and in their sizes where these matter."""
     sizes = [norm(one.vectors) for one in bent if not one.curve.homogeneous]
-    return _grouped([one.unit for one in bent], sizes, tolerance)
+    gates = [one.gate for one in bent if one.gate is not None]
+    return _grouped(space, [one.unit for one in bent], sizes, tolerance, gates)
 
 
-def _grouped(units: Sequence[Array], sizes: Sequence[Array], tolerance: float) -> Directions:
-    # The sign of a projection that no vector is likely to be at right angles to.
-    whole = np.concatenate(units, axis=1)
-    probe = np.random.default_rng(0).standard_normal(whole.shape[1])
-    sign = np.where(whole @ probe < 0, -1.0, 1.0)
-    stacks = [Stack((unit * sign[:, None])[None], None, True) for unit in units]
+def _side(vectors: Array) -> Array:
+    """The sign of a projection that no vector is likely to be at right angles to."""
+    probe = np.random.default_rng(0).standard_normal(vectors.shape[1])
+    return np.where(vectors @ probe < 0, -1.0, 1.0)
+
+
+def _grouped(
+    space: Space, units: Sequence[Array], sizes: Sequence[Array], tolerance: float, gates: Sequence[Array] = ()
+) -> Directions:
+    sign = _side(np.concatenate(units, axis=1))
+    stacks = [Stack(unit[None], None, True) for unit in (*(u * sign[:, None] for u in units), *gates)]
     stacks += [Stack(np.log(np.where(size > 0, size, 1.0))[None, :, None], None, True) for size in sizes]
-    return Directions(cluster(Signature(sign.size, stacks), np.zeros(sign.size, dtype=np.int64), tolerance), sign)
+    block = np.arange(sign.size) // (sign.size // space.groups)
+    return Directions(cluster(Signature(sign.size, stacks), block, tolerance), sign)
 
 
 def _place(subject: Subject, facts: Facts, space: Space) -> MirroredSpace | None:
     bent = bends(subject, facts, space, lambda curve: curve.half)
     if not bent:
         return None
-    found = directions(bent, subject.tolerance.equal)
-    turned = found.sign != found.sign[found.leader]
-    if not turned.any():
+    found = directions(space, bent, subject.tolerance.equal)
+    merged = found.sign != found.sign[found.leader]
+    if any(one.gate is not None and one.curve.homogeneous for one in bent):
+        # A scale that a gate takes from the one factor and gives to the other is no scale of a tap.
+        merged |= found.leader != np.arange(space.width)
+    if not merged.any():
         return None
-    both = np.zeros(space.width, dtype=bool)
-    both[found.leader[turned]] = True
-    return MirroredSpace(space, bent, found, both[found.leader])
+    paired = np.zeros(space.width, dtype=bool)
+    paired[found.leader[merged]] = True
+    return MirroredSpace(space, bent, found, paired[found.leader])
 
 
 def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None:
@@ -214,11 +237,15 @@ def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None
         _Sums.of(_columns(subject, place.space, bent, alive), found.sign, group, bent, heads) for bent in place.bends
     ]
     flat = np.logical_and.reduce([place.paired[heads], *(norm(s.even) <= zero * norm(s.mass) for s in sums)])
+    noise = max(norm(s.even[flat]).sum() / max(norm(s.mass[flat]).sum(), 1e-300) for s in sums)
     signs = found.sign[heads]
     if any(bent.curve.odd for bent in place.bends):
-        solved = _signs([s for s, bent in zip(sums, place.bends, strict=True) if bent.curve.odd], flat, zero)
-        if solved is None:
-            return None
+        odd = [s for s, bent in zip(sums, place.bends, strict=True) if bent.curve.odd]
+        solved = _signs(odd, flat, zero)
+        if solved is None:  # without the others, those of which nothing is left may go all the same
+            gone, everyone = flat[group], np.arange(found.sign.size)
+            alone = flat.any() and _signs([s.taking(flat) for s in odd], flat[flat], zero) is not None
+            return Merge(everyone, gone, gone, everyone[:0], noise) if alone else None
         signs = np.where(sum(norm(s.mass) for s in sums) > 0, solved, signs)
     right = found.sign == signs[group]
     order = np.lexsort((np.arange(found.sign.size), ~right, group))
@@ -227,7 +254,7 @@ def _merge(subject: Subject, place: MirroredSpace, alive: Alive) -> Merge | None
     gone = (into != np.arange(found.sign.size)) | flat[group]
     if not gone.any() or gone.all():
         return None
-    return Merge(into, flat[group], gone, chosen[~right[chosen] & ~flat])
+    return Merge(into, flat[group], gone, chosen[~right[chosen] & ~flat], noise)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,6 +265,19 @@ class _Sums:
     odd: Array
     mass: Array
     lines: Array
+    gates: Array | None
+    """What multiplies the lines."""
+
+    def taking(self, chosen: Array) -> _Sums:
+        """Some directions alone."""
+        gates = None if self.gates is None else self.gates[chosen]
+        return _Sums(self.even[chosen], self.odd[chosen], self.mass[chosen], self.lines[chosen], gates)
+
+    @property
+    def alike(self) -> Array:
+        """Inner products of the lines."""
+        alike = self.lines @ self.lines.T
+        return np.asarray(alike if self.gates is None else alike * (self.gates @ self.gates.T))
 
     @staticmethod
     def of(columns: Array, sign: Array, group: Array, bent: Bent, heads: Array) -> _Sums:
@@ -245,9 +285,8 @@ class _Sums:
         np.add.at(even, group, columns)
         np.add.at(odd, group, columns * sign[:, None])
         np.add.at(mass, group, np.abs(columns))
-        return _Sums(
-            even, odd, mass, bent.vectors[heads] * (sign / np.where(bent.size > 0, bent.size, 1.0))[heads, None]
-        )
+        lines = bent.vectors[heads] * (sign / np.where(bent.size > 0, bent.size, 1.0))[heads, None]
+        return _Sums(even, odd, mass, lines, None if bent.gate is None else bent.gate[heads])
 
 
 def _columns(subject: Subject, space: Space, bent: Bent, alive: Alive) -> Array:
@@ -270,7 +309,7 @@ def _signs(sums: Sequence[_Sums], flat: Array, zero: float) -> Array | None:
     kept = np.flatnonzero(~flat)
     total, allowed, matrix, given = 0.0, 0.0, np.zeros((kept.size, kept.size)), np.zeros(kept.size)
     for part in sums:
-        alike = part.lines @ part.lines.T
+        alike = part.alike
         total += float(((part.odd @ part.odd.T) * alike).sum())
         allowed += float(((norm(part.mass) * norm(part.lines)) ** 2).sum())
         matrix += (part.even[kept] @ part.even[kept].T) * alike[np.ix_(kept, kept)]
@@ -304,4 +343,4 @@ def _written(subject: Subject, place: MirroredSpace, merge: Merge) -> SpaceChang
         tensors.update(negate(subject.with_tensors(tensors), space, torch.from_numpy(merge.turned), points))
     channels = torch.from_numpy(np.flatnonzero(merge.gone))
     tensors.update(drop(subject.with_tensors(tensors), space, channels))
-    return SpaceChange(space.id, channels, tensors)
+    return SpaceChange(space.id, channels, tensors, noise=merge.noise)

@@ -8,6 +8,8 @@ from canon.recovery.passes.basis import basis
 from canon.recovery.passes.compact import compact
 from canon.recovery.passes.endless import endless
 from canon.recovery.passes.faint import faint
+from canon.recovery.passes.fringe import fringe
+from canon.recovery.passes.grown import grown
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
 from canon.recovery.passes.straighten import straighten
@@ -17,8 +19,10 @@ from canon.recovery.passes.unreachable import unreachable
 PASSES: Final[tuple[Pass, ...]] = (
     endless,
     compact,
+    grown,
     unreachable,
     faint,
+    fringe,
     mirrored,
     turned,
     basis,

@@ -17,7 +17,7 @@ from canon.transforms import ChannelTransform
 
 def turned(subject: Subject, facts: Facts) -> Proposal | None:
     """Readers take such channels from the one of the other sign; what made them reads nothing any more."""
-    spaces = [s for s in subject.narrowing if s.groups == 1 and _may(s, facts) and glance(subject, s)]
+    spaces = [s for s in subject.narrowing if _may(s, facts) and glance(subject, s)]
     return space_by_space(subject, spaces, lambda now, space: _one_sided(now, facts, space))
 
 
@@ -27,9 +27,9 @@ def _may(space: Space, facts: Facts) -> bool:
 
 def _one_sided(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None:
     seen = bends(subject, facts, space, lambda curve: curve.turning)
-    if not seen or any(bent.beside for bent in seen):
+    if not seen or any(bent.beside or bent.gate is not None for bent in seen):
         return None
-    found = directions(seen, subject.tolerance.equal)
+    found = directions(space, seen, subject.tolerance.equal)
     gone = np.flatnonzero(found.sign != found.sign[found.leader])
     if not gone.size:
         return None

@@ -35,11 +35,12 @@ def unreachable(subject: Subject, facts: Facts) -> Proposal | None:
 
 def _ordinary(space: Space, facts: Facts) -> Array:
     """Channels that signs hold, or of about the usual size: what a norm has all but switched off may be the owner's."""
+    usual = np.ones(space.width, dtype=bool)
     for stage in space.stages:
         if stage.kind == "activation" and stage.reach == "pointwise":
             size = facts.sizes.at(space, stage.inputs[0])[0]
-            return np.asarray((size >= USUAL * np.median(size)) | ~facts.ranges.by_size(space, stage.inputs[0]))
-    return np.ones(space.width, dtype=bool)
+            usual &= size >= USUAL * np.median(size)
+    return np.asarray(usual | ~np.logical_or.reduce([facts.ranges.by_size(space, c.point) for c in space.consumers]))
 
 
 def _moving(subject: Subject, space: Space) -> Array:
