@@ -97,6 +97,18 @@ def test_a_report_of_ones_own_suite(mine: Path, tmp_path: Path) -> None:
     assert "4 of 4 cases" in told
 
 
+def test_a_report_of_some_suites_leaves_what_speaks_of_all(mine: Path, tmp_path: Path) -> None:
+    where = ["--records", str(tmp_path / "records"), "--out", str(tmp_path / "pages")]
+    store = Store.open(tmp_path / "records", "paper")
+    for record in records():
+        store.add(record)
+    assert execute(app, ["bench", "report", *where]) == 0
+    of_all = {name: (tmp_path / "pages" / name).read_bytes() for name in ("README.md", "results.html", "paper.md")}
+    assert execute(app, ["bench", "report", str(mine), *where]) == 0
+    assert (tmp_path / "pages" / "mine.md").read_text(encoding="utf-8").startswith("# My own suite\n")
+    assert {name: (tmp_path / "pages" / name).read_bytes() for name in of_all} == of_all
+
+
 def test_a_report_finds_what_a_run_wrote(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(mine.parent)
     (mine.parent / "runs" / "bench").mkdir(parents=True)

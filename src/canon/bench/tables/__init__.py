@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from canon._files import write_text
@@ -38,8 +38,8 @@ def suite_page(suite: Suite, records: Sequence[Record]) -> Page:
 
 
 def read_pages(folder: Path, suites: Sequence[str] = ()) -> list[Page]:
-    """A page for every suite that is named, by name or by file, after a first page of figures; where none is named,
-    for every suite that has records in the folder."""
+    """A page for every suite that is named, by name or file; where none is named, for every suite that has records in
+    the folder. First come pages about all suites, where no suite with records is left out."""
     present = suites_in(folder)
     if not present:
         raise BenchError("there are no records", where=str(folder), hint="Make some: canon bench run quick")
@@ -57,8 +57,13 @@ def read_pages(folder: Path, suites: Sequence[str] = ()) -> list[Page]:
         else:
             missing.append(suite)
     first = (first_pages, *named("pages"))[-1]
-    pages: list[Page] = first(shown, None if suites else missing, folder.parent)
+    pages: list[Page] = first(shown, None if suites else missing, folder.parent) if _all_shown(folder, shown) else []
     return pages + [suite_page(suite, records) for suite, records in shown.values()]
+
+
+def _all_shown(folder: Path, shown: Collection[str]) -> bool:
+    """Whether no suite that has records in the folder is left out."""
+    return set(suites_in(folder)) <= set(shown)
 
 
 def _suite(name: str, folder: Path) -> Suite:
@@ -82,8 +87,12 @@ def _records(suite: Suite, folder: Path) -> list[Record]:
 
 
 def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Path]:
-    """Write all pages and figures, and all in one HTML file where an extension makes one; returns what was written."""
+    """Write pages and figures, and all in one HTML file where an extension makes one; returns what was written.
+
+    Pages about all suites stay as they are where only some are named.
+    """
     pages = read_pages(records, suites)
+    all_shown = _all_shown(records, {page.name for page in pages})
     (out / "figures").mkdir(parents=True, exist_ok=True)
     texts = {out / f"{page.name}.md": markdown(page) for page in pages}
     texts |= {
@@ -92,7 +101,7 @@ def write_pages(records: Path, out: Path, suites: Sequence[str] = ()) -> list[Pa
         for block in page.blocks
         if isinstance(block, Figure)
     }
-    for in_one in named("html"):
+    for in_one in named("html") if all_shown else ():
         texts[out / "results.html"] = in_one(pages, TITLE)
     for path, text in texts.items():
         write_text(path, text, force=True)
