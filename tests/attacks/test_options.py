@@ -87,6 +87,11 @@ def test_a_model_that_would_be_too_large_is_refused_before_it_is_built(monkeypat
         attack(zoo.model("vgg11_bn"), zoo.example_input("vgg11_bn"), "mix-opseq", ratio=1.0)
 
 
+def test_a_sequence_without_end_is_refused_while_it_is_still_small() -> None:
+    with pytest.raises(AttackError, match="more than 1,000,000 channels"):
+        attack_with(network(), EXAMPLE, AttackOptions(ops=("mix-opseq",), ratio=0.5, sequence_length=10_000))
+
+
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("name", ["mobilenet_v3_small", "regnet_y_400mf", "squeezenet1_1"])
 def test_the_size_is_known_beforehand(name: str, kernels: bool) -> None:

@@ -35,6 +35,10 @@ A sum of many terms that are exactly equal rounds in the same direction at every
 outputs; unequal by an eighth, the terms round to either side.
 """
 
+MOST_CHANNELS: Final = 1_000_000
+"""Channels of one space beyond which no attack goes on: a long sequence would take all memory before its size is
+known."""
+
 
 @dataclass(frozen=True, eq=False)
 class SpacePlan:
@@ -193,6 +197,12 @@ def _plan_space(
             skipped[name] = obstacle
             continue
         channels = primitive.apply(channels, setting)
+        if channels.width > MOST_CHANNELS:
+            raise AttackError(
+                f"the attacked layer would have more than {MOST_CHANNELS:,} channels",
+                where=space.name,
+                hint="Lower the ratio, or shorten the sequence",
+            )
         if options.permute:
             channels = shuffle(channels, generator)
         else:
