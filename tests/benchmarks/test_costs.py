@@ -29,7 +29,8 @@ def test_a_trace_keeps_its_budget() -> None:
     assert found.good, found.metrics
 
 
-def test_the_time_of_an_attack_is_measured_beside_a_copy() -> None:
+def test_the_time_of_an_attack_is_measured_beside_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "REPEATS", 1)  # no bound of time is checked here
     found = measured(Cost(what="attack", model="squeezenet1_1", attack="nso_zero")).metrics
     assert found["value"] > 0
     assert found["limit"] == 5
