@@ -54,7 +54,7 @@ def _used_places(weight: Tensor) -> Tensor:
     """Which places of a kernel some filter uses."""
     rows = weight.flatten(1)
     if weight.device.type == "cpu" and weight.element_size() > 1:
-        # Their bits, taken together: four times as fast as any reduction of torch over rows as short as these.
+        # Their bits, taken together: torch's own reductions are slow over rows as short as these.
         whole = {2: torch.int16, 4: torch.int32, 8: torch.int64}[weight.element_size()]
         bits = np.bitwise_or.reduce(rows.view(whole).numpy(), axis=0)
         marks = torch.from_numpy(bits << 1) != 0  # the sign of a zero does not count
