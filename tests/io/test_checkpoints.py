@@ -165,6 +165,26 @@ def test_onnx_is_known_under_any_name(name: str, tmp_path: Path) -> None:
     torch.testing.assert_close(canon.load(tmp_path / name)(example()), small()(example()))
 
 
+def negated(x: Tensor) -> Tensor:
+    return x.to(torch.complex64).conj().imag
+
+
+OTHER_TENSORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "kept conjugated or negated": negated,
+    "'head.weight' is sparse, quantized": lambda x: x.to_sparse(),
+    "'head.weight' is sparse, quantized, or without numbers": lambda x: x.to("meta"),
+    "of the type torch.ComplexFloatStorage": lambda x: x.to(torch.complex64),
+}
+
+
+@pytest.mark.parametrize("words", OTHER_TENSORS)
+def test_tensors_of_other_kinds_are_refused_by_name(words: str, tmp_path: Path) -> None:
+    state = small().state_dict()
+    torch.save({**state, "head.weight": OTHER_TENSORS[words](state["head.weight"])}, tmp_path / "odd.pt")
+    with pytest.raises(FileFormatError, match=words):
+        canon.load(tmp_path / "odd.pt", ARCH)
+
+
 def test_a_file_of_several_float_types_is_read_in_the_widest(tmp_path: Path) -> None:
     state = small().state_dict()
     state["first.weight"], state["head.bias"] = state["first.weight"].half(), state["head.bias"].to(torch.float8_e4m3fn)

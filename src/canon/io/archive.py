@@ -167,7 +167,7 @@ def _entry(data: bytes, position: int, where: str) -> tuple[str, int, Member, in
         size, packed, offset = _wide(extra, size, packed, offset)
     if flags & _ENCRYPTED:
         raise FileFormatError(f"the archive is encrypted at '{name}'", where=where)
-    code = name.split("/")[1:2] == ["code"]
+    code = "code" in name.split("/")[1:-1]
     if (method != 0 or packed != size) and not code:
         raise _compressed(name, where)
     return name, offset, Member(0, packed, crc, method != 0), begin + name_size + extra_size + comment

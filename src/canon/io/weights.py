@@ -152,6 +152,8 @@ def beside(shard: object, where: str) -> str:
     """The name of a file in the folder of the index, and nowhere else."""
     if not isinstance(shard, str) or not shard.endswith(".safetensors") or Path(shard).name != shard or "\\" in shard:
         raise FileFormatError(
-            f"the index names the part {shard!r:.120}, which is no safetensors file beside it", where=where
+            f"the index names the part {shard!r:.120}, which is no safetensors file beside it",
+            where=where,
+            hint="Save the parts as safetensors, all in one folder",
         )
     return shard
