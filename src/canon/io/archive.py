@@ -177,8 +177,8 @@ def _compressed(name: str, where: str) -> FileFormatError:
     return FileFormatError(
         f"the archive is compressed at '{name}'",
         where=where,
-        hint="torch does not compress its numbers, and a small file could unpack into a huge one. If you trust it, load "
-        "it with torch and save it again",
+        hint="torch does not compress its numbers, and a small file could unpack into a huge one. "
+        "If you trust it, load it with torch and save it again",
     )
 
 

@@ -50,12 +50,10 @@ PASSPORT_SIZE = 4
 
 def mean_patch(passport: Tensor, convolution: nn.Conv2d) -> Tensor:
     """`K` of a passport `1×C×H×W`: one flat vector, `⟨W_o, K⟩ = mean conv(P)_o`."""
-    assert not isinstance(convolution.padding, str), "string padding is not used with passports"
     patches = functional.unfold(
-        passport,
+        functional.pad(passport, convolution._reversed_padding_repeated_twice),
         kernel_size=(convolution.kernel_size[0], convolution.kernel_size[1]),
         dilation=(convolution.dilation[0], convolution.dilation[1]),
-        padding=(convolution.padding[0], convolution.padding[1]),
         stride=(convolution.stride[0], convolution.stride[1]),
     )
     return patches.mean(2)[0]
@@ -92,11 +90,11 @@ class PassportBranch(Embedding):
             self.widths.append(outputs)
             self.register_buffer(f"scale{position}", draw_passport(module, inputs, target.draws, f"scale {layer}"))
             self.register_buffer(f"shift{position}", draw_passport(module, inputs, target.draws, f"shift {layer}"))
-        self.all_norms = [name for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)]
-        for position, name in enumerate(self.all_norms):
-            width = len(layer_weight(target.model, name))
-            self.register_buffer(f"mean{position}", torch.zeros(width))
-            self.register_buffer(f"variance{position}", torch.ones(width))
+        norms = {name: module for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        self.all_norms = list(norms)
+        for position, norm_module in enumerate(norms.values()):
+            self.register_buffer(f"mean{position}", torch.zeros(norm_module.num_features))
+            self.register_buffer(f"variance{position}", torch.ones(norm_module.num_features))
         signs = target.message.signs(sum(self.widths))
         self.register_buffer("signs", signs, persistent=False)
 
