@@ -50,6 +50,11 @@ class Archive:
         self.file, self.where, self.limits = file, where, limits
         self.records: Mapping[str, Member] = _records(file, where, limits)
 
+    def check_byteorder(self) -> None:
+        """Refuse numbers that a big-endian machine wrote."""
+        if "byteorder" in self.records and self.read("byteorder") != b"little":
+            raise FileFormatError("the file was written on a big-endian machine", where=self.where)
+
     def read(self, name: str) -> bytes:
         """The bytes of a record that will be parsed."""
         record = self._record(name)

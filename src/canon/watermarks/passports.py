@@ -105,18 +105,12 @@ class PassportBranch(Embedding):
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Task loss on both paths, `Σ α·relu(0.1 − bγ)` and `1e-5·Σγ²`."""
         logits = forward(model, images)
-        scales = [
-            layer_weight(model, layer).flatten(1) @ self.get_buffer(f"scale{position}")
-            for position, layer in enumerate(self.norms)
-        ]
-        shifts = [
-            layer_weight(model, layer).flatten(1) @ self.get_buffer(f"shift{position}")
-            for position, layer in enumerate(self.norms)
-        ]
-        affine = {
-            norm: (self.transform(position, scale), self.transform(position, shift))
-            for position, (norm, scale, shift) in enumerate(zip(self.norms.values(), scales, shifts, strict=True))
-        }
+        scales, affine = [], {}
+        for position, (layer, norm) in enumerate(self.norms.items()):
+            rows = layer_weight(model, layer).flatten(1)
+            scales.append(rows @ self.get_buffer(f"scale{position}"))
+            shift = self.transform(position, rows @ self.get_buffer(f"shift{position}"))
+            affine[norm] = (self.transform(position, scales[-1]), shift)
         statistics = {
             name: (self.get_buffer(f"mean{position}"), self.get_buffer(f"variance{position}"))
             for position, name in enumerate(self.all_norms)
