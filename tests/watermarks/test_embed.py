@@ -305,7 +305,7 @@ def test_data_that_the_model_does_not_take_is_told() -> None:
 
 def test_passports_beside_a_norm_without_weights() -> None:
     model = small_net()
-    first = next(name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d))
-    setattr(model, first, nn.BatchNorm2d(model.get_submodule(first).num_features, affine=False))
+    first, norm = next((name, m) for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d))
+    setattr(model, first, nn.BatchNorm2d(norm.num_features, affine=False))
     key = watermarks.get("deepipr").draw_key(model, small_digits(), message=Message.random(1, 16))
     assert first in key.settings["all norms"]  # type: ignore[operator]
