@@ -92,7 +92,7 @@ class Talker:
         A terminal gets a bar that vanishes at the end; anything else gets a line at the start, and others on the way
         that say how far it is.
         """
-        if not self._moving:
+        if not self.shows_bars:
             self.note(what)
             yield _Lines(self.note, what).tell
             return
@@ -105,7 +105,7 @@ class Talker:
     @contextmanager
     def status(self, what: str) -> Iterator[None]:
         """Show that `what` is under way and that nobody knows for how long."""
-        if not self._moving:
+        if not self.shows_bars:
             self.note(what)
             yield
             return
@@ -113,7 +113,8 @@ class Talker:
             yield
 
     @property
-    def _moving(self) -> bool:
+    def shows_bars(self) -> bool:
+        """Whether progress is a bar, and not lines."""
         return self.err.is_terminal and not self.as_json
 
 
