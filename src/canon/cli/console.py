@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
@@ -57,6 +57,15 @@ def clean(renderable: RenderableType) -> RenderableType:
         for column in renderable.columns:
             column._cells[:] = map(clean, column._cells)
     return renderable
+
+
+def table(*titles: str, words: Collection[str] | None = None) -> Table:
+    """A table without lines. Columns of figures stand to the right; `words` are the others, by default the first."""
+    left = titles[:1] if words is None else words
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        found.add_column(title, justify="left" if title in left else "right", overflow="fold")
+    return found
 
 
 @final

@@ -18,7 +18,6 @@ from canon._files import UNFINISHED, WRITTEN
 from canon._text import visible
 from canon._version import __version__
 from canon.cli.attack import attack
-from canon.cli.attack_test import try_attack
 from canon.cli.bench import app as bench
 from canon.cli.claim import app as claim
 from canon.cli.commit import commit
@@ -31,7 +30,7 @@ from canon.cli.locate import locate
 from canon.cli.new import app as new
 from canon.cli.recover import recover
 from canon.cli.register import register
-from canon.cli.scheme import app as scheme
+from canon.cli.trials import schemes, try_attack
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError, printable
@@ -124,7 +123,7 @@ app.command()(demo)
 app.add_typer(evidence, name="evidence")
 app.add_typer(watermark, name="watermark")
 app.add_typer(claim, name="claim")
-app.add_typer(scheme, name="scheme")
+app.add_typer(schemes, name="scheme")
 app.add_typer(new, name="new")
 app.add_typer(bench, name="bench")
 plain_help(app)

@@ -74,6 +74,9 @@ Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output i
 Report = Annotated[
     Path | None, typer.Option("--report", dir_okay=False, help="Where to write a page for people to read, as HTML.")
 ]
+EvidenceFile = Annotated[
+    Path, typer.Argument(metavar="FILE", dir_okay=False, help="A document that `canon verify` wrote.")
+]
 Architecture = Annotated[
     str | None,
     typer.Option(
