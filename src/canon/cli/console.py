@@ -9,6 +9,7 @@ obeys and those that hide text or turn it around (`canon._text.visible`); JSON e
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import time
@@ -38,6 +39,10 @@ EVERY: Final = 20.0
 
 class SafeConsole(Console):
     """A console on which nothing that is printed can be more than text."""
+
+    def on_broken_pipe(self) -> None:
+        """Whoever reads has stopped: leave the exit status to the program, as rich would make it that of refuted."""
+        raise BrokenPipeError(errno.EPIPE, "nobody reads this")
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Segments of a renderable. Control sequences are rich's own; all other text is made visible."""
