@@ -22,7 +22,7 @@ PAGES: Final = {
 
 EXTENSION: Final = Extension(
     "canon_benchmarks",
-    tuple(case.kind for case in vars(cases).values() if isinstance(case, type) and "kind" in vars(case)),
+    tuple(str(vars(case)["kind"]) for case in vars(cases).values() if isinstance(case, type) and "kind" in vars(case)),
     suites="canon_benchmarks.suites",
     blocks={
         "recovery": "canon_benchmarks.tables.recovery:recovery_blocks",
