@@ -219,7 +219,7 @@ def _side_by_side(result: Any, call: Inputs) -> Tensor:
     batch = next((len(x) for x in call if isinstance(x, Tensor) and x.ndim), 1)
     parts = [torch.view_as_real(part) if part.is_complex() else part for part in _tensors(result)]
     parts = [part.double().cpu() for part in parts if part.is_floating_point()]
-    if not parts:
+    if not any(part.numel() for part in parts):
         raise ValueError("the model has no output of floating point")
     same = [part for part in parts if part.ndim and len(part) == batch]
     if len(same) == len(parts):
