@@ -99,7 +99,8 @@ def _equality(document: Document) -> None:
         return
     missing = found["coverage"]["uncompared"]
     numbers = sum(item["numbers"] for item in missing)
-    _near("the share that was compared", found["share"], 1 - numbers / found["numbers"] if found["numbers"] else 0.0)
+    share = max(0.0, 1 - numbers / found["numbers"]) if found["numbers"] else 0.0
+    _near("the share that was compared", found["share"], share)
     passed = (
         found["worst"] is not None
         and found["worst"] <= found["tolerance"]

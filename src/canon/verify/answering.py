@@ -229,7 +229,8 @@ def _contained(containment: Document, unusual: tuple[str, ...], limit: float) ->
     differences = [item["difference"] for item in containment["function"]]
     if word == "contained" and beyond:
         first = quoted(beyond[0])
-        word, reason = "derived", f"{reason}; but {len(beyond)} tensors without channels differ, first {first}"
+        said = f"{len(beyond)} tensors without channels were not shown to be the owner's, first {first}"
+        word, reason = "derived", f"{reason}; but {said}"
     if word == "contained" and not all(d is not None and d <= limit for d in differences):
         word, reason = "derived", f"{reason}; but what was extracted does not compute what the owner's network does"
     if word == "contained" and unusual:

@@ -53,9 +53,9 @@ class Outputs:
     """How many of the numbers each output has."""
 
     @property
-    def parts(self) -> tuple[Tensor, ...]:
+    def parts(self) -> list[Tensor]:
         """Each output by itself."""
-        return self.values.split(self.sizes, dim=1)
+        return [*self.values.split(self.sizes, dim=1)]
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,14 @@ class Registered:
             for name, (shape, _) in self.fixed.items()
             if name not in found
         ]
-        return found, Coverage(self.numbers, tuple(sorted(missing, key=lambda item: -item.numbers)))
+        # What a key leaves out was not compared, whatever it says of its numbers.
+        missing += [
+            Uncompared(name, tensor.numel(), "the key says nothing of it")
+            for name, tensor in ours.items()
+            if name not in self.fixed
+        ]
+        used = {name: traced.tensors[name] for name in traced.used}
+        return found, Coverage.of(used, missing)
 
     def compare_function(self, suspect: nn.Module) -> tuple[Comparison, ...]:
         """How far a suspect's outputs agree with what was registered."""
