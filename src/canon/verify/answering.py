@@ -203,6 +203,7 @@ def _located(containment: Document) -> str:
         told = [many, *_short_of_contained(containment)]
     updates = [update["cosine"] or 0.0 for update in containment["ancestors"]]
     told.append(f"updates of the ancestor agree to {min(updates):.2f}" if updates else ANCESTOR)
+    told += [quoted(note) for note in containment["notes"] if note in containment["reason"]]
     return "; ".join(told)
 
 
