@@ -236,7 +236,7 @@ class _Aligner:
             or (not movable(space) and (not step.last or step.scales))
             or space.width != len(step.label)
             or not set(step.maps) <= set(self.side.available(space))
-            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.fixed_taps
+            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.closed_taps
         ):
             raise KeyFileError(
                 "the key describes a channel space that the model does not have",

@@ -40,7 +40,8 @@ class Coverage:
     @property
     def share(self) -> float:
         """Share of the numbers that were compared."""
-        return 1 - sum(item.numbers for item in self.uncompared) / self.numbers if self.numbers else 0.0
+        missing = sum(item.numbers for item in self.uncompared)  # as many as a key says
+        return max(0.0, 1 - missing / self.numbers) if self.numbers else 0.0
 
     @property
     def complete(self) -> bool:
