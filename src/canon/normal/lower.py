@@ -28,6 +28,7 @@ from canon.normal.functions import (
 )
 from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
+from canon.normal.pieces import Pieces
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
 from canon.normal.recording import recorded_program
 from canon.normal.spelling import MEAN, called_name, elementwise, plain_settings
@@ -145,6 +146,7 @@ class _Lowering:
         self.inputs: list[Node] = []
         self.parts: dict[Node, tuple[Tensor, ...]] = {}
         self.curves = Curves(dict(model.named_modules()))
+        self.pieces = Pieces()
 
     def run(self) -> Graph:
         output = None
@@ -153,6 +155,8 @@ class _Lowering:
             made.shape = self.shapes.get(node) if made.shape is None else made.shape
             made.name = made.name or str(node.target if node.op == "call_module" else node.name)
             made = self.curves.follow(node, made, self.values)
+            if node.op in ("call_function", "call_method"):
+                self.pieces.follow(node, self.called(node), made, self.values)
             self.values[node] = made
             if node.op == "placeholder":
                 self.inputs.append(made)
@@ -162,7 +166,9 @@ class _Lowering:
                 self.remember(node, made)
         if output is None:
             raise NotNormal("the program has no output")
-        return Graph(self.inputs, output, self.curves.said)
+        graph = Graph(self.inputs, output, self.curves.said)
+        self.pieces.apart(graph)
+        return graph
 
     def remember(self, node: fx.Node, made: Node) -> None:
         """What is changed in place is changed under each of its names."""

@@ -114,11 +114,13 @@ def group_norm(
 
 
 def _with_affine(state: State, call: Call, parts: Parts, weight: Value | None, bias: Value | None) -> Parts:
+    """Gain and offset: a scale behind the norm goes into the gain, and what reads it takes it back."""
     for kind, role, value in (("scale", "weight", weight), ("shift", "bias", bias)):
         if value is not None and value.param is not None:
-            parts = state.stage(kind, [parts], params={role: value.param})  # type: ignore[arg-type]
-            state.bind(value.param, 0, f"{call.name} {role}", parts)
-            state.fix(parts)
+            given, parts = parts, state.stage(kind, [parts], params={role: value.param})
+            if kind == "shift":
+                state.tie(given, parts)
+            state.bind(value.param, 0, f"{call.name} {kind}", parts)
     return parts
 
 
