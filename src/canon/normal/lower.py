@@ -28,6 +28,7 @@ from canon.normal.functions import (
 )
 from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
+from canon.normal.opened import open_written_out
 from canon.normal.pieces import Pieces
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
 from canon.normal.recording import recorded_program
@@ -70,7 +71,7 @@ def program_graph(model: nn.Module, example: Any = None) -> fx.Graph:
     """
     tracer = _Tracer()
     try:
-        graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(meta_clone(model))
+        graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(open_written_out(meta_clone(model)))
         lost = any(tensor.is_meta for tensor in getattr(tracer, "tensor_attrs", {}))
     except Exception as error:
         recorded = None if example is None else recorded_program(model, example)

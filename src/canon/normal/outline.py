@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from canon.graph.modules import ACTIVATIONS, ADAPTERS
 from canon.graph.names import function_name
+from canon.graph.opened import attention_width
 from canon.graph.rules import rule_names
 from canon.normal.lower import program_graph
 from canon.normal.nodes import MOST_NODES, NotNormal
@@ -137,6 +138,7 @@ def _allowed() -> dict[str, Callable[..., Any]]:
     for name in ("getitem", "iadd", "imul", "isub", "floordiv"):
         found[f"operator.{name}"] = getattr(operator, name)
     found["builtin.getattr"] = getattr
+    found["opened.attention_width"] = attention_width
     for name in rule_names():
         packet = getattr(torch.ops.aten, name, None)
         for overload in () if packet is None else [o for o in packet.overloads() if "out" not in o]:

@@ -26,7 +26,7 @@ MOVES: Final = (
     "permute", "transpose", "movedim", "swapaxes", "swapdims", "moveaxis", "chunk", "split", "split_with_sizes",
     "tensor_split", "unbind", "narrow", "select", "t",
 )  # fmt: skip
-SAME: Final = ("contiguous", "clone", "identity", "detach")
+SAME: Final = ("attention_width", "contiguous", "clone", "identity", "detach")
 
 Places = Tensor | Sequence[Tensor]
 """By entry of a view, or of each part of a split: where it stood in the layer's output."""

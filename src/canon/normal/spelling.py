@@ -33,7 +33,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 MEAN: Final[Labels] = (("mean of positions",),)
-NOTHING: Final = frozenset({"identity", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
+NOTHING: Final = frozenset({"identity", "attention_width", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
 CASTS: Final = frozenset({"double", "float", "half", "bfloat16", "to", "type_as"})
 RANDOM: Final = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "stochastic_depth"}

@@ -150,8 +150,9 @@ def attention(state: State, call: Call, *args: Any, **kwargs: Any) -> ChannelAxi
 @rule("attention_width")
 def attention_width(state: State, call: Call, x: Value) -> ChannelAxis | None:
     """What an attention layer of torch.nn takes and gives has the width that is written into it."""
-    state.pin_value(x, "the width is written into the attention layer")
-    return None
+    if x.channels is not None:
+        state.keep_width(x.channels.parts, "the width is written into the attention layer")
+    return x.channels
 
 
 @rule("layer_norm", "rms_norm")
