@@ -54,6 +54,16 @@ class Pieces:
         except (TypeError, ValueError, IndexError, RuntimeError, AttributeError):
             return  # sizes that are computed, or what is no view
 
+    def turned(self, value: Node) -> Node:
+        """A value with its last two axes turned."""
+        shape = (*value.shape[:-2], value.shape[-1], value.shape[-2])
+        *rest, last, before = range(len(shape))
+        made = Node("call", [value], ("permute", (*rest, before, last)), name=value.name, shape=shape)
+        base, places = self._of.get(value) or (value, None)
+        if isinstance(places, Tensor):
+            self._of[made] = base, places.transpose(-2, -1)
+        return made
+
     def apart(self, graph: Graph) -> None:
         """Put layers of their own in the place of parts."""
         views: dict[Node, list[Node]] = {}
