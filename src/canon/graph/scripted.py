@@ -21,15 +21,32 @@ SAME: Final = frozenset("prim::NumToTensor aten::Int aten::ScalarImplicit aten::
                         "prim::unchecked_cast aten::Float aten::Bool".split())  # fmt: skip
 """Kinds of nodes whose output is their input here."""
 
+
+def _append(values: list[Any], value: Any) -> list[Any]:
+    values.append(value)
+    return values
+
+
+def _less(one: Any, two: Any, times: Any = 1) -> Any:
+    return two - times * one
+
+
+_OPERATORS: Final = (
+    "is_ is_not not_ eq ne lt gt le ge getitem add sub mul floordiv mod neg contains and_ or_ pow truediv".split()
+)
+_CALLED: Final = (
+    "__is__ __isnot__ __not__ eq ne lt gt le ge __getitem__ add sub mul floordiv remainder neg __contains__ __and__ "
+    "__or__ pow div".split()
+)
 PLAIN: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::__is__": operator.is_, "aten::__isnot__": operator.is_not, "aten::__not__": operator.not_, "aten::eq": operator.eq,
-    "aten::ne": operator.ne, "aten::lt": operator.lt, "aten::gt": operator.gt, "aten::le": operator.le, "aten::ge": operator.ge,
-    "aten::len": len, "aten::__getitem__": operator.getitem, "aten::add": operator.add, "aten::sub": operator.sub,
-    "aten::mul": operator.mul, "aten::floordiv": operator.floordiv, "aten::remainder": operator.mod, "aten::neg": operator.neg,
-    "aten::__contains__": operator.contains, "aten::__and__": operator.and_, "aten::__or__": operator.or_,
-    "aten::list": list, "aten::div": operator.truediv,
+    **{f"aten::{kind}": getattr(operator, name) for kind, name in zip(_CALLED, _OPERATORS, strict=True)},
+    "aten::len": len, "aten::list": list, "aten::rsub": _less, "aten::append": _append,
+    "aten::floor_divide": operator.floordiv,
 }  # fmt: skip
 """What is computed with plain numbers and lists."""
+
+LISTS: Final = ("aten::len", "aten::__getitem__", "aten::list", "aten::append")
+"""What is done with lists, whatever is in them."""
 
 CONVOLUTIONS: Final = (
     (functional.conv1d, functional.conv2d, functional.conv3d),
@@ -62,6 +79,8 @@ class _Reader:
             self.names.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), name)
         self.held: dict[str, fx.Node] = {}
         self.values: dict[str, Any] = {}
+        self.sizes = set[fx.Node]()
+        """Values of the program that are numbers."""
 
     def read(self) -> fx.GraphModule:
         """The whole program."""
@@ -70,7 +89,7 @@ class _Reader:
         given = [self.graph.placeholder(name if name.isidentifier() else "x") for name in names]
         self.graph.output(self.operand(self.called(script, [self.module, *given])))
         self.graph.eliminate_dead_code()
-        return fx.GraphModule(self.tensors, self.graph).eval()  # type: ignore[arg-type]
+        return fx.GraphModule(self.tensors, self.graph).eval()
 
     def method(self, module: Any, name: str) -> Any:
         """The graph of a module's method."""
@@ -89,7 +108,7 @@ class _Reader:
             given = [self.values[value.debugName()] for value in node.inputs()]
             found = self.node(node, given)
             outputs = [*node.outputs()]
-            for value, result in zip(outputs, found if len(outputs) != 1 else (found,), strict=True):
+            for value, result in zip(outputs, (found,) if len(outputs) == 1 else found if outputs else (), strict=True):
                 self.values[value.debugName()] = result
 
     def node(self, node: Any, given: list[Any]) -> Any:
@@ -97,7 +116,9 @@ class _Reader:
         kind = node.kind()
         if kind == "prim::Constant":
             function = node.output().type().kind() == "FunctionType"
-            return getattr(functional, node.s("name")) if function else node.output().toIValue()
+            return self.known(node.s("name")) if function else node.output().toIValue()
+        if kind == "prim::Uninitialized":
+            return None
         if kind == "prim::CallMethod":
             return self.called(self.method(given[0], node.s("name")), given)
         if kind == "prim::CallFunction":
@@ -109,7 +130,9 @@ class _Reader:
         if kind in ("prim::ListUnpack", "prim::TupleUnpack"):
             whole, count = given[0], len([*node.outputs()])
             parts = [operator.getitem] * count if not isinstance(whole, fx.Node) else None
-            values = [whole[i] if parts else self.graph.call_function(operator.getitem, (whole, i)) for i in range(count)]
+            values = [
+                whole[i] if parts else self.graph.call_function(operator.getitem, (whole, i)) for i in range(count)
+            ]
             return values[0] if count == 1 else values
         if kind == "prim::If":
             return self.chosen(node, given[0])
@@ -117,13 +140,22 @@ class _Reader:
             return self.turns(node, *given)
         if kind in SAME:
             return given[0]
-        if kind in PLAIN and not _asked(given):
+        held = kind in LISTS and isinstance(given[0], list | tuple)
+        if kind in PLAIN and (held or not _asked(given)):
             return PLAIN[kind](*given)
+        if kind in PLAIN and not _asked([v for v in given if not (isinstance(v, fx.Node) and v in self.sizes)]):
+            return self.size(PLAIN[kind], given)
         if kind in ("prim::device", "prim::dtype"):
             return self.graph.call_function(getattr, (given[0], kind.removeprefix("prim::")))
         if not kind.startswith("aten::"):
             raise ValueError(f"it uses '{kind}'")
         return self.operation(node, given)
+
+    def known(self, name: str) -> Any:
+        """One of torch's own functions, which scripts call by name."""
+        if not hasattr(functional, name):
+            raise ValueError(f"it calls '{name}', which is no function of torch.nn.functional")
+        return getattr(functional, name)
 
     def operation(self, node: Any, given: list[Any]) -> Any:
         """An operation of torch."""
@@ -134,6 +166,8 @@ class _Reader:
             rest = (output_padding, groups, dilation) if transposed else (dilation, groups)
             return self.call(function, [x, weight, bias, stride, padding, *rest], {})
         function = getattr(getattr(torch.ops.aten, name), overload or "default")
+        if name == "size" and overload == "int":
+            return self.size(function, given)
         args, kwargs = [], {}
         for told, value in zip(torch._C.parse_schema(node.schema()).arguments, given, strict=True):
             if told.kwarg_only:
@@ -148,6 +182,12 @@ class _Reader:
         given = tuple(self.operand(value) for value in args)
         return self.graph.call_function(function, given, {key: self.operand(value) for key, value in kwargs.items()})
 
+    def size(self, function: Any, given: list[Any]) -> fx.Node:
+        """A number that is worked out while the program runs."""
+        made = self.call(function, given, {})
+        self.sizes.add(made)
+        return made
+
     def operand(self, value: Any) -> Any:
         """A value as the program has it: tensors under their names."""
         if isinstance(value, list | tuple):
@@ -156,7 +196,13 @@ class _Reader:
             return value
         name = self.names.get(value.data_ptr() if value.numel() else id(value), f"constant_{len(self.tensors)}")
         if name not in self.held:
-            self.tensors[name] = value if isinstance(value, nn.Parameter) else nn.Parameter(value, False) if value.is_floating_point() else value
+            self.tensors[name] = (
+                value
+                if isinstance(value, nn.Parameter)
+                else nn.Parameter(value, False)
+                if value.is_floating_point()
+                else value
+            )
             self.held[name] = self.graph.get_attr(name)
         return self.held[name]
 

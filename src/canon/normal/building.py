@@ -240,7 +240,9 @@ def whole_layers(values: Mapping[Node, Written]) -> Iterator[tuple[Linear, Linea
         )
         if not bool((rows.diff() == 1).all()):
             if len(weight) != len(rows):
-                raise NotNormal("parts of the owner's layer stand between each other, and have other widths", where=whole.name)
+                raise NotNormal(
+                    "parts of the owner's layer stand between each other, and have other widths", where=whole.name
+                )
             weight, bias = weight[rows.argsort()], bias[rows.argsort()]
         given = None if all(value.bias is None for _, value in found) else bias
         yield whole, found[0][1].with_numbers(weight, given)

@@ -104,7 +104,9 @@ def holds(place: Affine, value: Affine) -> bool:
     if kinds == {"shift"}:
         return bool((value.scale == 1).all())
     pairs = ((place.scale, value.scale), (place.shift, value.shift))
-    return all(not a.is_meta and a.shape == b.shape and torch.allclose(a, b, rtol=SAME_NUMBER, atol=0) for a, b in pairs)
+    return all(
+        not a.is_meta and a.shape == b.shape and torch.allclose(a, b, rtol=SAME_NUMBER, atol=0) for a, b in pairs
+    )
 
 
 def _links(chain: Sequence[Node]) -> tuple[tuple[Affine, ...], list[_Link]]:

@@ -28,10 +28,10 @@ from canon.normal.functions import (
 )
 from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
-from canon.normal.opened import open_written_out
-from canon.normal.pieces import Pieces
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
+from canon.normal.opened import open_written_out
 from canon.normal.patterns import scaled
+from canon.normal.pieces import Pieces
 from canon.normal.recording import recorded_program
 from canon.normal.spelling import MEAN, called_name, elementwise, plain_settings
 
@@ -314,7 +314,10 @@ class _Lowering:
 
     def attention(self, node: fx.Node) -> Node | None:
         """Attention as the products that it is; None with masks."""
-        settings = {**dict(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False)), **node.kwargs}
+        settings: dict[str, Any] = {
+            **dict(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False)),
+            **node.kwargs,
+        }
         scale = settings.pop("scale", None)
         operands = [self.values[a] for a in node.args[:3] if isinstance(a, fx.Node)]
         if any(settings.values()) or len(operands) < 3 or not all(isinstance(v.shape, tuple) for v in operands):

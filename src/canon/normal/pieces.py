@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from canon.normal.nodes import Graph, Linear, Node
+from canon.normal.patterns import called
 
 MOST_ENTRIES: Final = 1 << 23
 """Of a layer's output whose entries are followed."""
@@ -26,6 +27,9 @@ MOVES: Final = (
     "permute", "transpose", "movedim", "swapaxes", "swapdims", "moveaxis", "chunk", "split", "split_with_sizes",
     "tensor_split", "unbind", "narrow", "select", "t",
 )  # fmt: skip
+ASKED: Final = (str(getattr), "size", "dim", "numel")
+"""What asks a value for its size alone."""
+
 SAME: Final = ("attention_width", "contiguous", "clone", "identity", "detach")
 
 Places = Tensor | Sequence[Tensor]
@@ -74,6 +78,7 @@ class Pieces:
             if base not in graph.users:
                 continue
             inside = {base, *found}
+            inside |= {user for node in inside for user in graph.users[node] if called(user, *ASKED)}
             read = [node for node in found if any(user not in inside for user in graph.users[node])]
             if all(user in inside for user in graph.users[base]):
                 self._cut(graph, base, read)

@@ -115,12 +115,13 @@ def group_norm(
 
 def _with_affine(state: State, call: Call, parts: Parts, weight: Value | None, bias: Value | None) -> Parts:
     """Gain and offset: a scale behind the norm goes into the gain, and what reads it takes it back."""
-    for kind, role, value in (("scale", "weight", weight), ("shift", "bias", bias)):
-        if value is not None and value.param is not None:
-            given, parts = parts, state.stage(kind, [parts], params={role: value.param})
-            if kind == "shift":
-                state.tie(given, parts)
-            state.bind(value.param, 0, f"{call.name} {kind}", parts)
+    if weight is not None and weight.param is not None:
+        parts = state.stage("scale", [parts], params={"weight": weight.param})
+        state.bind(weight.param, 0, f"{call.name} weight", parts)
+    if bias is not None and bias.param is not None:
+        given, parts = parts, state.stage("shift", [parts], params={"bias": bias.param})
+        state.tie(given, parts)
+        state.bind(bias.param, 0, f"{call.name} bias", parts)
     return parts
 
 
