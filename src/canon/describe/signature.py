@@ -128,12 +128,19 @@ class _Walk:
         self.none = np.zeros(space.width)
 
     def choose_signs(self, program: Program) -> None:
-        """Where a negative scale passes, take the sign that makes the factor of the norm behind positive.
+        """Where a negative scale passes, take the sign that makes the factor of the norm behind, or a gain, positive.
 
         A sign read off the row itself would flip with the last bit of a small number.
         """
         graph = self.graph
+        made = {graph.taps[producer.point] for producer in self.space.producers}
         for batch in program:
+            stage, gain = batch.first, batch.params.get("weight")
+            if stage.kind == "scale" and stage.repeat == 1 and gain is not None and gain.shape[1] == 1:
+                given, tap = graph.taps[stage.inputs[0]], graph.taps[stage.output]
+                free = tap in graph.signed_taps - graph.fixed_taps - self.gated - made
+                if free and given in graph.fixed_taps and tap not in self.signs:
+                    self.signs[tap] = np.where(gain[:, 0] < 0, -1.0, 1.0)
             if batch.affine is None or batch.first.repeat > 1:
                 continue
             for index, stage in enumerate(batch.stages):

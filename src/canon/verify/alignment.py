@@ -196,7 +196,7 @@ def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale:
     graph = traced.graph
     check_complete(layout.steps, graph)
     with torch.no_grad():
-        aligner = _Aligner(graph, traced.tensors, layout, matching)
+        aligner = _Aligner(graph, layout.tensors(traced), layout, matching)
         aligner.run()
         rewrites = aligner.rewrites(rescale)
     names = {index: graph.spaces[index].name for index in rewrites}
