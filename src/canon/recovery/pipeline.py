@@ -119,11 +119,14 @@ def recover(
     clock.lap("trace")
     run = _Run(model, tensors, example, graph, method, known, sanity_check, options, progress, clock, tuple(passes))
     tolerance = Tolerance.for_tensors(tensors.values())
-    for attempt in (tolerance, tolerance.strict()):
+    result = run.attempt(tolerance, frozenset())
+    if result is None or (result.report.agreement or 0.0) > UNNOTICED:
         # Tolerances leave room for noise. Somebody may have hidden real differences in that room.
-        result = run.attempt(attempt, frozenset())
-        if result is not None:
-            return result
+        finer = run.attempt(tolerance.strict(), frozenset())
+        if result is None or (finer is not None and finer.report.parameters[1] <= result.report.parameters[1]):
+            result = finer
+    if result is not None:
+        return result
     return run.take_back(tolerance.strict())
 
 

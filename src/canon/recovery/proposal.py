@@ -16,8 +16,9 @@ from torch import Tensor
 from canon.describe import Array
 from canon.graph import ChannelGraph, Space
 from canon.recovery.facts import Subject
+from canon.recovery.noise import OUTSTANDING
 from canon.recovery.outcome import SpaceOutcome
-from canon.rewrite.axes import parameter_axis
+from canon.rewrite.axes import columns_of, parameter_axis
 from canon.rewrite.kernels import Kernel
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.tensors import column_transform
@@ -107,6 +108,38 @@ def move_columns(subject: Subject, space: Space, transforms: Mapping[int, Channe
             columns = column_transform(linear, rewrites)
             changed[linear.weight] = write_weight(subject.tensors[linear.weight], linear, None, columns)
     return changed
+
+
+def add_up(
+    subject: Subject, space: Space, transforms: Mapping[int, ChannelTransform], off: float
+) -> tuple[dict[str, Tensor], float]:
+    """`move_columns`, where sums that cancel at every reader, but for noise, are zero; and the noise that shows.
+
+    Args:
+        subject: What is looked at.
+        space: One of its spaces.
+        transforms: M by tap.
+        off: How far channels are from what they are taken for.
+    """
+    changed = move_columns(subject, space, transforms)
+    limit = min(subject.tolerance.zero, max(32 * subject.tolerance.rounding, OUTSTANDING * off))
+    left, several = torch.zeros(space.width).double(), torch.zeros(space.width, dtype=torch.bool)
+    for consumer in space.consumers:
+        linear, transform = subject.graph.maps[consumer.map], transforms[consumer.tap]
+        part = (linear, consumer.offset, space.width * consumer.repeat)
+        old, new = (
+            columns_of(tensor, *part).detach().double().cpu().unflatten(1, (space.width, -1))
+            for tensor in (subject.tensors[linear.weight], changed[linear.weight])
+        )
+        size, made = (whole.square().sum(dim=(0, 2, 3)).sqrt() for whole in (old, new))
+        mass = torch.zeros_like(made).index_add_(0, transform.columns, transform.values.abs() * size[transform.rows])
+        left = torch.maximum(left, torch.where(mass > 0, made / mass, 0.0))
+        several |= torch.bincount(transform.columns, minlength=space.width) > 1
+    gone = several & (left > 0) & (left <= limit)
+    if not bool(gone.any()):
+        return changed, 0.0
+    empty = unread(subject.with_tensors(changed), space, torch.nonzero(gone).flatten())
+    return {**changed, **empty}, max(off, float(left[gone].max()))
 
 
 def unread(subject: Subject, space: Space, channels: Tensor) -> dict[str, Tensor]:

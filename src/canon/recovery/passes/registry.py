@@ -18,8 +18,8 @@ from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
     endless,
-    compact,
     grown,
+    compact,
     unreachable,
     faint,
     fringe,
