@@ -101,7 +101,11 @@ class Ranges(Following[Interval]):
         """Whether more may be known of some channels than that their activations have a range."""
         kernels = any(stage.kind in ("depthwise", "mul") for stage in space.stages)
         points = [self._known[producer.point] for producer in space.producers if producer.point in self._known]
-        return kernels or self._shifted(space) or any(np.isfinite(low).any() or np.isfinite(high).any() for low, high, _ in points)
+        return (
+            kernels
+            or self._shifted(space)
+            or any(np.isfinite(low).any() or np.isfinite(high).any() for low, high, _ in points)
+        )
 
     def _of_rows(self, linear: LinearMap) -> Interval:
         low, high, evidence = self._of_weights(linear)

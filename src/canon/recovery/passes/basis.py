@@ -78,7 +78,7 @@ def _sums(
     if not size.size or not size.all():
         return None  # what is zero goes elsewhere
     tolerance = _tolerance(subject, together)
-    kept = _independent(together / size[:, None], tolerance)
+    kept = independent(together / size[:, None], tolerance)
     numbers = np.count_nonzero(next(iter(vectors.values()))[:, lines].any(axis=0))
     if kept.size in (0, members.size) or kept.size >= numbers:
         return None
@@ -115,7 +115,7 @@ def _apart(gram: Tensor, tolerance: float) -> bool:
     return int(torch.linalg.cholesky_ex(unit).info) == 0
 
 
-def _independent(rows: Array, tolerance: float) -> Array:
+def independent(rows: Array, tolerance: float) -> Array:
     """Rows of which all others are sums, those first that are furthest from the rest."""
     triangle, order = qr(rows.T, mode="r", pivoting=True)
     left = np.abs(np.diag(triangle))
