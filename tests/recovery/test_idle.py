@@ -171,8 +171,9 @@ def test_a_shuffled_layer_before_a_norm_without_weights() -> None:
     norm.running_mean, norm.running_var = torch.randn(6), 0.5 + torch.rand(6)
     order: Any = nn.Conv2d(6, 6, 1, bias=False)
     order.weight.data = torch.eye(6)[torch.randperm(6)][..., None, None]
-    model = nn.Sequential(nn.Conv2d(3, 6, 3), order, norm, nn.ReLU(), nn.Conv2d(6, 4, 1), nn.Flatten(), nn.Linear(64, 3))
-    model, example = model.double().eval(), torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    rest = (nn.ReLU(), nn.Conv2d(6, 4, 1), nn.Flatten(), nn.Linear(64, 3))
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), order, norm, *rest).double().eval()
+    example = torch.randn(2, 3, 6, 6, dtype=torch.float64)
     result = recover(model, example)
     assert result.report.idle == ("1",)
     assert relative_error(outputs(result.model, example), outputs(model, example)) < 1e-12
