@@ -18,7 +18,7 @@ from canon.graph import ChannelGraph, Space
 from canon.recovery.facts import Subject
 from canon.recovery.noise import OUTSTANDING
 from canon.recovery.outcome import SpaceOutcome
-from canon.rewrite.axes import columns_of, parameter_axis
+from canon.rewrite.axes import parameter_axis
 from canon.rewrite.kernels import Kernel
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.tensors import column_transform
@@ -122,23 +122,20 @@ def add_up(
         off: How far channels are from what they are taken for.
     """
     changed = move_columns(subject, space, transforms)
+    after = subject.with_tensors(changed)
     limit = min(subject.tolerance.zero, max(32 * subject.tolerance.rounding, OUTSTANDING * off))
     left, several = torch.zeros(space.width).double(), torch.zeros(space.width, dtype=torch.bool)
     for consumer in space.consumers:
-        linear, transform = subject.graph.maps[consumer.map], transforms[consumer.tap]
-        part = (linear, consumer.offset, space.width * consumer.repeat)
-        old, new = (
-            columns_of(tensor, *part).detach().double().cpu().unflatten(1, (space.width, -1))
-            for tensor in (subject.tensors[linear.weight], changed[linear.weight])
-        )
-        size, made = (whole.square().sum(dim=(0, 2, 3)).sqrt() for whole in (old, new))
+        transform = transforms[consumer.tap]
+        columns = (one.columns(space, consumer).double().cpu() for one in (subject, after))
+        size, made = (part.square().sum(dim=(0, 2)).sqrt() for part in columns)
         mass = torch.zeros_like(made).index_add_(0, transform.columns, transform.values.abs() * size[transform.rows])
         left = torch.maximum(left, torch.where(mass > 0, made / mass, 0.0))
         several |= torch.bincount(transform.columns, minlength=space.width) > 1
     gone = several & (left > 0) & (left <= limit)
     if not bool(gone.any()):
         return changed, 0.0
-    empty = unread(subject.with_tensors(changed), space, torch.nonzero(gone).flatten())
+    empty = unread(after, space, torch.nonzero(gone).flatten())
     return {**changed, **empty}, max(off, float(left[gone].max()))
 
 

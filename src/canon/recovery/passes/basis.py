@@ -96,7 +96,7 @@ def _sums(
         if constant.any() and not level[shift]:
             return None
         constant = constant / (rows[gone[shift], -1] or 1.0)
-        found[point] = _transform(space.width, members[kept], members[gone], coefficients, shift, constant)
+        found[point] = as_sums(space.width, members[kept], members[gone], coefficients, shift, constant)
     return torch.from_numpy(members[gone]), found, off
 
 
@@ -122,11 +122,11 @@ def independent(rows: Array, tolerance: float) -> Array:
     return np.sort(order[: np.count_nonzero(left > tolerance)])
 
 
-def _transform(
-    width: int, kept: Array, gone: Array, coefficients: Array, shift: int, constant: Array
+def as_sums(
+    width: int, kept: Array, gone: Array, coefficients: Array, shift: int = 0, constant: Array | float = 0.0
 ) -> ChannelTransform:
     """Sums of what is kept, and of one channel that is nothing but its shift."""
-    stay = np.setdiff1d(np.arange(width), gone)
+    stay, constant = np.setdiff1d(np.arange(width), gone), np.broadcast_to(constant, gone.shape)
     rows = np.concatenate([stay, gone.repeat(kept.size), gone])
     columns = np.concatenate([stay, np.tile(kept, gone.size), np.full(gone.size, gone[shift])])
     values = np.concatenate([np.ones(stay.size), coefficients.ravel(), constant])

@@ -8,6 +8,8 @@ is left then has lines and columns that are independent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import matmul
 
 import numpy as np
 import torch
@@ -17,10 +19,9 @@ from canon.describe.arrays import norm
 from canon.graph import Producer, Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.forms import Forms
-from canon.recovery.passes.basis import independent
+from canon.recovery.passes.basis import as_sums, independent
 from canon.recovery.passes.mirrored import glance
 from canon.recovery.proposal import Proposal, SpaceChange, add_up, drop, space_by_space, unread
-from canon.rewrite.axes import columns_of
 from canon.rewrite.spec import SpaceRewrite
 from canon.rewrite.tensors import row_transform
 from canon.rewrite.weights import write_vector, write_weight
@@ -52,7 +53,8 @@ def _fewer(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None:
     seen = _gated(subject, facts, space) if glance(subject, space) else None
     if seen is None:
         return None
-    for vectors, write in ((seen.lines, _read_from_others), (_columns(subject, space), _made_of_others)):
+    read = torch.cat([subject.columns(space, consumer).movedim(1, 0).flatten(1) for consumer in space.consumers], dim=1)
+    for vectors, write in ((seen.lines, _read_from_others), (read.double().cpu().numpy(), _made_of_others)):
         sums = [_sums(vectors, np.flatnonzero(seen.leader == head), subject.tolerance.zero)
                 for head in np.unique(seen.leader)]  # fmt: skip
         found = [part for part in sums if part is not None]
@@ -114,23 +116,9 @@ def _gated(subject: Subject, facts: Facts, space: Space) -> Gated | None:
     return Gated(up, forms.vectors(forms.at[up.point]), leader)
 
 
-def _columns(subject: Subject, space: Space) -> Array:
-    """How every channel is read, `width x numbers`, all readers side by side."""
-    parts = []
-    for consumer in space.consumers:
-        linear = subject.graph.maps[consumer.map]
-        part = columns_of(subject.tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
-        parts.append(part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy())
-    return np.concatenate(parts, axis=1)
-
-
 def _transform(width: int, sums: list[Sum]) -> ChannelTransform:
     """Channels that are gone as sums of those that are kept."""
-    stay = np.setdiff1d(np.arange(width), np.concatenate([one.gone for one in sums]))
-    rows = np.concatenate([stay, *(one.gone.repeat(one.kept.size) for one in sums)])
-    columns = np.concatenate([stay, *(np.tile(one.kept, one.gone.size) for one in sums)])
-    values = np.concatenate([np.ones(stay.size), *(one.coefficients.ravel() for one in sums)])
-    return ChannelTransform.of(width, width, *(torch.from_numpy(part) for part in (rows, columns, values)))
+    return reduce(matmul, (as_sums(width, one.kept, one.gone, one.coefficients) for one in sums))
 
 
 def _read_from_others(subject: Subject, space: Space, _: Producer, sums: list[Sum]) -> SpaceChange:
