@@ -206,12 +206,12 @@ def test_experts_stay_where_their_router_cannot_tell_them_apart() -> None:
     assert [routed.rows for routed in free_orders(model)] == ["model.layers.1.mlp.gate.weight"]
 
 
-def mamba() -> nn.Module:
+def mamba(kind: str = "Mamba") -> nn.Module:
     sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "use_cache": False}
     package = import_transformers()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        built: nn.Module = package.MambaForCausalLM(package.MambaConfig(**sizes)).eval()
+        built: nn.Module = getattr(package, f"{kind}ForCausalLM")(getattr(package, f"{kind}Config")(**sizes)).eval()
         for layer in range(2):
             for name in ("A_log", "D", "dt_proj.bias"):
                 parameter = built.get_parameter(f"backbone.layers.{layer}.mixer.{name}")
@@ -238,6 +238,15 @@ def test_inner_channels_of_mamba_change_places_and_are_put_back() -> None:
     for anchor in (model, key):
         assert torch.equal(canon.align(attacked, anchor, IDS).model.get_parameter(name), model.get_parameter(name))
     assert canon.judge(attacked, IDS, layout_key=key).answers.network.answer == "equal"
+
+
+def test_inner_channels_beside_norms_change_places() -> None:
+    model = mamba("FalconMamba")
+    free = free_orders(model)
+    assert [one.count for one in free] == [64, 64]
+    wide = copy.deepcopy(model).double()
+    moved = move_bundles(wide, {one: torch.randperm(64) for one in free})
+    assert torch.allclose(outputs(moved), outputs(wide), atol=1e-6)
 
 
 def test_experts_run_otherwise_are_held() -> None:
