@@ -56,8 +56,8 @@ def free_orders(model: nn.Module) -> tuple[Bundle, ...]:
 
 def _experts(model: nn.Module) -> Iterator[Bundle]:
     blocks: dict[str, dict[str, int]] = {}
-    for name, count in expert_tensors(model).items():
-        blocks.setdefault(name.rpartition(".")[0], {})[name] = count
+    for name, parts in expert_tensors(model).items():
+        blocks.setdefault(name.rpartition(".")[0], {})[name] = parts.experts
     for path, tensors in blocks.items():
         parent, _, own = path.rpartition(".")
         count = next(iter(tensors.values()))
