@@ -95,7 +95,7 @@ def test_layers_of_torch(weights: bool) -> None:
             return result
 
     (found,) = attention_layers(Across().eval(), (torch.randn(4, 2, WIDTH), torch.randn(5, 2, WIDTH)))
-    assert (found.heads, found.value.weight, found.value.index[0, 0]) == (HEADS, "layer.in_proj_weight", 2 * WIDTH)
+    assert (found.heads, found.value.weight, int(found.value.index[0, 0])) == (HEADS, "layer.in_proj_weight", 2 * WIDTH)
 
 
 @pytest.mark.parametrize(

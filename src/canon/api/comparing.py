@@ -32,7 +32,7 @@ from canon.verify.alignment import align_traced
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
-from canon.verify.owner_heads import in_owner_heads
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.precision import Precision, alike, coarsest, widened
 from canon.verify.programs import as_given, brought, same_order
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
 
 Example = Tensor | tuple[Any, ...]
 
-TURNED: Final = "attention heads were put where the owner's stand, in the owner's bases; no output changes with that"
+TURNED: Final = (
+    "residual streams or attention heads were put into the owner's bases and order; no output changes with that"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,13 +190,13 @@ class Compared:
 def compare(suspect: nn.Module, owner: Owner, **options: Unpack[Options]) -> Compared:
     """Recover a suspect and hold it against the owner's network, by all its numbers.
 
-    Where that shows a difference and a model of the owner's is at hand, attention heads are put where the owner's
-    stand, in the owner's bases, and it is done once more.
+    Where that shows a difference and a model of the owner's is at hand, residual streams and attention heads are put
+    into the owner's bases, and it is done once more.
     """
     found = _compare(suspect, owner, **options)
     if found.equal or found.structure is not None or owner.traced is None:
         return found
-    turned = in_owner_heads(found.suspect, owner.traced)
+    turned = in_owner_bases(found.suspect, owner.traced)
     if turned is found.suspect:
         return found
     again = _compare(turned, owner, **options)

@@ -39,7 +39,7 @@ from canon.rewrite.resize import resize
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout
-from canon.verify.owner_heads import in_owner_heads
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.precision import Precision, coarsest
 from canon.verify.programs import as_given
@@ -95,7 +95,7 @@ def locate(
         found = _located(running, given, owner, example, known)
         unsure = found.answer != "contained" and any(layer.distinct < layer.channels for layer in found.layers)
         if unsure and owner.traced is not None:
-            turned = in_owner_heads(given.traced.model, owner.traced)
+            turned = in_owner_bases(given.traced.model, owner.traced)
             if turned is not given.traced.model:
                 return locate(turned, reference, example, ancestors=ancestors)
         if found.answer not in ("contained", "derived"):

@@ -17,14 +17,13 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
-from canon.errors import CanonError
 from canon.graph import LinearMap
 from canon.graph.heads import Attention, Projection, attention_layers
 from canon.graph.inputs import fitting
 from canon.rewrite.heads import Turn, turn_heads
-from canon.verify.function import outputs_of
 from canon.verify.layout import survey
 from canon.verify.owner_order import placed
+from canon.verify.owner_streams import same_function
 from canon.verify.side import Side
 from canon.verify.traced import Traced
 
@@ -36,9 +35,6 @@ SAME: Final = 1e-6
 
 BETTER: Final = 0.5
 """A map that leaves more than this of the difference says nothing: what is left is noise or training."""
-
-MOVED: Final = 1e-3
-"""Outputs may move by so much of their size when bases change: no more than rounding."""
 
 NUMBERS: Final = 24
 """Numbers on each side that products are projected to."""
@@ -65,7 +61,7 @@ def in_owner_heads(model: nn.Module, owner: Traced) -> nn.Module:
         if not found:
             return model
         turned = turn_heads(model, found)
-        return turned if _same_function(turned, traced) else model
+        return turned if same_function(turned, traced) else model
 
 
 def _without(traced: Traced, outputs: Set[str]) -> Traced:
@@ -81,15 +77,6 @@ def _without(traced: Traced, outputs: Set[str]) -> Traced:
 
 def _shape(traced: Traced, name: str) -> tuple[int, ...] | None:
     return tuple(traced.tensors[name].shape) if name in traced.tensors else None
-
-
-def _same_function(turned: nn.Module, traced: Traced) -> bool:
-    call = traced.example if isinstance(traced.example, tuple) else (traced.example,)
-    try:
-        before, after = (outputs_of(model, [call]) for model in (traced.model, turned))
-    except CanonError:
-        return False
-    return bool((before - after).abs().max() <= MOVED * before.abs().max())
 
 
 @dataclass(frozen=True, eq=False)
