@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Final
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.fx.node import map_aggregate
+from torch.utils._pytree import tree_flatten
 
 from canon.graph.attention import ATEN
 from canon.graph.recorded import Program
@@ -35,6 +36,10 @@ def need(condition: bool) -> None:
         raise UnknownError
 
 
+Step = tuple[fx.Node, Any]
+"""An operation with its operands."""
+
+
 class Stretches:
     """A recorded program with the model's tensors, all in float64."""
 
@@ -44,6 +49,8 @@ class Stretches:
         self.names, self.tensors = program.names, tensor_names(model)[0]
         leaves = [x for x in tree_flatten(list(example))[0] if isinstance(x, Tensor)]
         self.inputs = {f"input_{index}": x for index, x in enumerate(leaves)}
+        self.fixed: dict[fx.Node, Any] = {}
+        self.plans: dict[tuple[fx.Node, ...], list[Step]] = {}
         self.generator = torch.Generator().manual_seed(0)
 
     def map_before(self, node: fx.Node) -> tuple[fx.Node, set[fx.Node]]:
@@ -76,6 +83,17 @@ class Stretches:
 
     def run(self, target: fx.Node, known: Mapping[fx.Node, Tensor]) -> Tensor:
         """A node's value in float64, where some nodes have values of our own."""
+        key = (target, *known)
+        if key not in self.plans:
+            self.plans[key] = self.plan(target, known.keys())
+        values: dict[fx.Node, Any] = dict(known)
+        for node, operands in self.plans[key]:
+            values[node] = _call(node, operands, lambda one: values[one] if one in values else self.fixed[one])
+        result: Tensor = values[target]
+        return result
+
+    def plan(self, target: fx.Node, known: Set[fx.Node]) -> list[Step]:
+        """What has to be run for a node, in order; what depends on nothing that is known by then is run at once."""
         needed: set[fx.Node] = set()
         left = [target]
         while left:
@@ -84,11 +102,16 @@ class Stretches:
                 needed.add(node)
                 left += [] if node in known else node.all_input_nodes
         need(len(needed) <= 4 * FAR)
-        values: dict[fx.Node, Any] = dict(known)
-        for node in sorted(needed - known.keys(), key=self.place.__getitem__):
-            values[node] = self.leaf(node) if node.op == "placeholder" else _call(node, values)
-        result: Tensor = values[target]
-        return result
+        follow, steps = set(known), list[Step]()
+        for node in sorted(needed - known, key=self.place.__getitem__):
+            if any(source in follow for source in node.all_input_nodes):
+                follow.add(node)
+                steps.append((node, _operands(node)))
+            elif node.op == "placeholder":
+                self.fixed[node] = self.leaf(node)
+            elif node not in self.fixed:
+                self.fixed[node] = _call(node, _operands(node), self.fixed.__getitem__)
+        return steps
 
     def leaf(self, node: fx.Node) -> Tensor:
         """What no operation makes."""
@@ -109,6 +132,8 @@ class Stretches:
         while leaf.op != "placeholder":
             leaf = leaf.all_input_nodes[0]
         shape = self.tensors[name].shape
+        if leaf is node:
+            return name, axis, torch.arange(shape[axis])
         for own in range(len(shape)):
             count = torch.arange(shape[own], dtype=torch.float64)
             marked = count.view([-1 if i == own else 1 for i in range(len(shape))]).expand(shape)
@@ -123,14 +148,19 @@ class Stretches:
         return torch.randn(shape, generator=self.generator, dtype=torch.float64)
 
 
-def _call(node: fx.Node, values: Mapping[fx.Node, Any]) -> Any:
+def _operands(node: fx.Node) -> Any:
+    """A node's operands, for numbers in float64 on the host."""
+
     def real(x: Any) -> Any:
         if isinstance(x, torch.dtype):
             return torch.float64 if x.is_floating_point else x
         return torch.device("cpu") if isinstance(x, torch.device) else x
 
-    args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-    args, kwargs = tree_map(real, (args, kwargs))
+    return map_aggregate((node.args, dict(node.kwargs)), real)
+
+
+def _call(node: fx.Node, operands: Any, value: Callable[[fx.Node], Any]) -> Any:
+    args, kwargs = fx.map_arg(operands, value)
     if node.target is ATEN.detach_.default:
         return args[0].detach()
     return node.target(*args, **kwargs)  # type: ignore[operator]

@@ -55,8 +55,7 @@ def in_owner_heads(model: nn.Module, owner: Traced) -> nn.Module:
     outputs = {one.output.weight for one in kept}
     with torch.no_grad():
         side = placed(_without(traced, outputs), survey(_without(owner, outputs)))
-        known = {one: _Heads.of(one, owner, None) for one in kept}
-        turns = {one: _turn(one, _Heads.of(one, traced, side), theirs) for one, theirs in known.items()}
+        turns = {one: _turn(one, _Heads.of(one, traced, side), _Heads.of(one, owner, None)) for one in kept}
         found = {one: turn for one, turn in turns.items() if turn is not None}
         if not found:
             return model
