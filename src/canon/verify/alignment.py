@@ -29,6 +29,7 @@ from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, check_complete, coordinates, ratios, survey
 from canon.verify.matching import Matching, check_matching, distance_to_nearest, match, nearest_other, traded
 from canon.verify.naming import named_alike
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.projection import project
 from canon.verify.side import Description, Side, movable
@@ -174,6 +175,8 @@ def align(
         owner.check_finite()
         layout = survey(owner)
         model = named_alike(model, layout.architecture, example, reference=reference)
+        turned = in_owner_bases(model, owner)
+        model = model if turned is model else in_owner_order(turned, reference, example)
         traced = Traced.like(model, example, owner)
     else:
         if not isinstance(reference, Layout | LayoutKey):
