@@ -138,7 +138,7 @@ class _Walk:
             stage, gain = batch.first, batch.params.get("weight")
             if stage.kind == "scale" and stage.repeat == 1 and gain is not None and gain.shape[1] == 1:
                 given, tap = graph.taps[stage.inputs[0]], graph.taps[stage.output]
-                free = tap in graph.signed_taps - graph.fixed_taps - self.gated - made
+                free = tap in graph.signed_taps - graph.fixed_taps - self.unsettled - made
                 if free and given in graph.fixed_taps and tap not in self.signs:
                     self.signs[tap] = np.where(gain[:, 0] < 0, -1.0, 1.0)
             if batch.affine is None or batch.first.repeat > 1:
