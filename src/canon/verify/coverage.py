@@ -40,7 +40,8 @@ class Coverage:
     @property
     def share(self) -> float:
         """Share of the numbers that were compared."""
-        return 1 - sum(item.numbers for item in self.uncompared) / self.numbers if self.numbers else 0.0
+        missing = sum(item.numbers for item in self.uncompared)  # as many as a key says
+        return max(0.0, 1 - missing / self.numbers) if self.numbers else 0.0
 
     @property
     def complete(self) -> bool:
@@ -71,7 +72,7 @@ def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[s
     try:
         with traced_alike():
             found = _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
-    except (RuntimeError, NotImplementedError, ValueError, TypeError):
+    except Exception:  # the model's own code may raise anything
         found = _run_for_real(model, inputs)
     return named_apart(found, model)
 
