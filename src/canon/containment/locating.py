@@ -94,7 +94,7 @@ def locate(
         running = suspect if given.housed is None else as_given(suspect, given.housed)
         found = _located(running, given, owner, example, known)
         unsure = found.answer != "contained" and any(layer.distinct < layer.channels for layer in found.layers)
-        if unsure and owner.traced is not None:
+        if unsure and owner.traced is not None and (given.housed is None or given.housed.exact):
             turned = in_owner_bases(given.traced.model, owner.traced)
             if turned is not given.traced.model:
                 return locate(turned, reference, example, ancestors=ancestors)
