@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +52,19 @@ def record(model: nn.Module, example: tuple[Any, ...], *, repeats: bool = True) 
     Raises:
         FrontendError: The forward pass looks at numbers, or does not fit the example.
     """
+    try:
+        return _record_telling(model, example, repeats, compiled=True)
+    except FrontendError:
+        with suppress(FrontendError):  # some make masks that they are not given only where they are not compiled
+            return _record_telling(model, example, repeats, compiled=False)
+        raise
+
+
+def _record_telling(model: nn.Module, example: tuple[Any, ...], repeats: bool, *, compiled: bool) -> Program:
     asking: set[str] = set()
     while True:
         try:
-            with torch.no_grad(), quiet(), traced_alike():
+            with torch.no_grad(), quiet(), traced_alike(compiled=compiled):
                 return _record(model, example, asking if repeats else _All())
         except NumberAsked as asked:
             asking.add(asked.path)
@@ -79,11 +88,11 @@ class _All:
 
 
 @contextmanager
-def traced_alike() -> Iterator[None]:
+def traced_alike(*, compiled: bool = True) -> Iterator[None]:
     """Models that look at numbers where they can are told that there are none, as torch.export tells them."""
     compiler: Any = torch.compiler
     before = compiler._is_compiling_flag, compiler._is_exporting_flag
-    compiler._is_compiling_flag = compiler._is_exporting_flag = True
+    compiler._is_compiling_flag, compiler._is_exporting_flag = compiled, True
     try:
         yield
     finally:

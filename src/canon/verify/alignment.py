@@ -199,7 +199,7 @@ def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale:
     graph = traced.graph
     check_complete(layout.steps, graph)
     with torch.no_grad():
-        aligner = _Aligner(graph, traced.tensors, layout, matching)
+        aligner = _Aligner(graph, layout.tensors(traced), layout, matching)
         aligner.run()
         rewrites = aligner.rewrites(rescale)
     names = {index: graph.spaces[index].name for index in rewrites}
@@ -239,7 +239,7 @@ class _Aligner:
             or (not movable(space) and (not step.last or step.scales))
             or space.width != len(step.label)
             or not set(step.maps) <= set(self.side.available(space))
-            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.fixed_taps
+            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.closed_taps
         ):
             raise KeyFileError(
                 "the key describes a channel space that the model does not have",
