@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from canon import watermarks
-from canon.watermarks import Embedding, Key, Message, Reader, Reading, Scheme, Target
+from canon.watermarks import Embedding, Key, Message, Reader, Reading, Scheme, Target, conformance, load_key
 from canon.watermarks.conformance import ConformanceError, Trial, check
 from tests.watermarks.small import QUICK, small_digits, small_net
 
@@ -29,9 +32,30 @@ def trial(scheme: Scheme, bits: int = 64) -> Trial:
 
 
 @pytest.mark.parametrize("name", watermarks.names())
-def test_every_scheme_conforms(name: str) -> None:
+def test_every_scheme_conforms(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process is enough for the keys of all: the next test has it."""
     torch.set_num_threads(1)
+    if name != "uchida17":
+        monkeypatch.setattr(conformance, "_survives_a_file_and_a_new_process", lambda *_: None)
     check(trial(watermarks.get(name)))
+
+
+def test_a_new_process_reads_the_same_key_of_every_scheme(tmp_path: Path) -> None:
+    lines = []
+    for name in watermarks.names():
+        mine = trial(watermarks.get(name))
+        key = mine.scheme.draw_key(mine.model, mine.dataset, message=mine.message, seed=1)
+        key.save(tmp_path / name)
+        lines.append(" ".join([name, mine.message.hex, *key.layers]))
+        read = [mine.scheme.extract(mine.model, one, mine.example) for one in (key, load_key(tmp_path / name))]
+        assert read[0].bits == read[1].bits
+    code = (
+        "import sys; from pathlib import Path; from canon.watermarks import load_key\n"
+        "for name in sys.argv[2:]:\n"
+        "    key = load_key(Path(sys.argv[1]) / name); print(name, key.message.hex, *key.layers)"
+    )
+    words = [sys.executable, "-c", code, str(tmp_path), *watermarks.names()]
+    assert subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines() == lines
 
 
 class Careless(Scheme):

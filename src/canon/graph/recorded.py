@@ -109,6 +109,7 @@ class Recorder:
         self.listening = True
         self.count = 0
         self._nodes: dict[int, fx.Node] = {}
+        self._made: dict[object, fx.Node] = {}  # torch gives what is made from no tensor on as another object
         self._kept: list[Tensor] = []  # an id is a name only as long as its tensor lives
         self.repeats = Repeats(model, self, asking)
         for name, tensor in tensor_names(model)[0].items():
@@ -162,7 +163,7 @@ class Recorder:
 
     def node(self, tensor: Tensor) -> fx.Node:
         """What makes a tensor; one that comes from nowhere is a constant."""
-        known = self._nodes.get(id(tensor))
+        known = self._nodes.get(id(tensor)) or self._made.get(_storage(tensor))
         return self.placeholder("constant", tensor) if known is None else known
 
     def write(self, function: Any, args: Any, kwargs: Any, out: Any, path: str) -> fx.Node:
@@ -182,6 +183,8 @@ class Recorder:
         node = self.write(function, args, kwargs, shown, self.path[-1])
         if isinstance(out, Tensor):
             self.track(out, node)
+            if not node.all_input_nodes:
+                self._made[_storage(out)] = node
         elif isinstance(out, (list, tuple)):
             for index, item in enumerate(out):
                 if isinstance(item, Tensor):
@@ -189,6 +192,11 @@ class Recorder:
 
 
 _item = operator.getitem
+
+
+def _storage(tensor: Tensor) -> object:
+    """What two tensors have in common that are views of the same memory, and the same view."""
+    return tensor.untyped_storage()._cdata, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
 
 
 class _Watch(SchemaCheckMode):
