@@ -127,8 +127,8 @@ def atomic_path(target: str | os.PathLike[str], *, force: bool = False, size: in
     """Give a path to write to, which becomes `target` when the block ends well and vanishes when it does not.
 
     The path has the name of `target`, in a temporary folder beside it, so that writers who look at the suffix see the
-    right one and the move never crosses file systems. An existing `target` is replaced only with `force`. Nothing is begun
-    where there is no room for `size` bytes: writers of large files end in many ways when a disk is full.
+    right one and the move never crosses file systems. An existing `target` is replaced only with `force`. Nothing is
+    begun where there is no room for `size` bytes: writers of large files end in many ways when a disk is full.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_path(Path(folder) / "note.txt") as path:
