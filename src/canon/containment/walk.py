@@ -51,6 +51,9 @@ common are like it there too, and less so."""
 FEW: Final = 0.3
 """Where a smaller share is found distinctly, every direction is asked alone."""
 
+NEARLY_ALL: Final = 0.9
+"""Where this share is found distinctly, rows that read the space are known but for little."""
+
 RELAPSE: Final = 0.8
 """A match by more layers counts if it finds at least this part of what fewer layers found distinctly."""
 
@@ -220,8 +223,11 @@ class Walk:
         return accepted.told < FEW * accepted.found.numel()
 
     def reads_found(self, linear: LinearMap) -> bool:
-        """Whether a layer reads spaces alone in which more was found."""
-        return linear.columns is not None and not any(self.poor(segment.space) for segment in linear.columns)
+        """Whether a layer reads spaces alone in which nearly all was found: what it reads of the rest nobody knows."""
+        if linear.columns is None:
+            return False
+        read = [self.found[segment.space].accepted for segment in linear.columns]
+        return all(accepted.told >= NEARLY_ALL * accepted.found.numel() for accepted in read)
 
     def _told(self, index: int, step: Step, space: Space) -> tuple[Measured, Description | None]:
         """What a step says of the suspect; scales alone where nothing that it rests on has changed since."""
@@ -244,7 +250,7 @@ class Walk:
     def _space(self, step: Step) -> Space:
         """A key comes from a file, and may ask for what this network does not have."""
         space = self.graph.spaces[step.space] if step.space < len(self.graph.spaces) else None
-        taps = () if space is None else set(self.graph.space_taps(space)) - self.graph.fixed_taps
+        taps = () if space is None else set(self.graph.space_taps(space)) - self.graph.closed_taps
         if (
             space is None
             or not set(step.maps) <= set(self.side.available(space))
@@ -323,7 +329,7 @@ class Walk:
 
     def _flips(self, space: Space) -> bool:
         """Whether the sign of all that a channel is may be turned: a signed tap that no norm behind it settles."""
-        free = self.graph.signed_taps - self.graph.fixed_taps
+        free = (self.graph.signed_taps - self.graph.fixed_taps) | self.graph.odd_taps
         read = {self.graph.taps[stage.inputs[0]] for stage in space.stages if stage.kind == "norm"}
         return any(tap in free and tap not in read for tap in self.graph.space_taps(space))
 
@@ -343,7 +349,7 @@ class Walk:
         match = found.accepted.match
         member = match.clamp(min=0)
         sign = torch.where(found.pairs.flipped, -1.0, 1.0).double()
-        signed = self.graph.signed_taps
+        signed = self.graph.signed_taps | self.graph.odd_taps
 
         def against(named: Tensor) -> dict[int, Tensor]:
             found = ratios(told.scales, step.scales, named)

@@ -70,7 +70,7 @@ def names_folder(target: Path) -> bool:
 
 def check_format(target: Path) -> None:
     """Raise `OutputError` unless a file of this name can be written; call it before the long work."""
-    if not names_folder(target) and target.suffix not in writable():
+    if not names_folder(target) and target.suffix.lower() not in writable():
         raise OutputError(
             f"'{target.suffix}' is no format that Canon writes",
             where=str(target),

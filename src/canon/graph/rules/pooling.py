@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from canon.graph.rules.choosing import pairwise
 from canon.graph.rules.registry import Call, rule
 from canon.graph.spec import Reach
 from canon.graph.state import State
@@ -98,11 +99,13 @@ def reduce(
 @rule("max", "min")
 def extreme(
     state: State, call: Call, x: Value, dim: Any = None, keepdim: bool = False
-) -> list[ChannelAxis | None] | None:
-    """The largest or smallest along an axis, and where it stands."""
+) -> ChannelAxis | list[ChannelAxis | None] | None:
+    """The largest or smallest of two values, or along an axis, and where it stands."""
+    if isinstance(dim, Value):
+        return pairwise(state, call, x, dim)
     values = call.out[0] if isinstance(call.out, (tuple, list)) else call.out
-    if x.channels is None or isinstance(dim, Value) or (call.rest_read and values is not call.out):
-        state.pin_value([x, dim], f"{call.name} of two values, or with its place")
+    if x.channels is None or (call.rest_read and values is not call.out):
+        state.pin_value(x, f"{call.name} with its place")
         return None
     axis = x.channels.axis
     if dim is None or int(dim) % x.data.ndim == axis:
