@@ -78,7 +78,7 @@ def same_function(changed: nn.Module, traced: Traced) -> bool:
     """Whether a changed model gives what it gave, on the example."""
     call = traced.example if isinstance(traced.example, tuple) else (traced.example,)
     try:
-        before, after = (outputs_of(model, [call]).values for model in (traced.model, changed))
+        before, after = (outputs_of(model, [call]) for model in (traced.model, changed))
     except CanonError:
         return False
     allowed = max(MOVED, ROUNDINGS * torch.finfo(coarsest(traced.model)).eps)
