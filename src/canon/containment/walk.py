@@ -43,8 +43,8 @@ FEW: Final = 0.3
 """Where a smaller share is found distinctly, that is hardly any."""
 
 NEARLY_ALL: Final = 0.9
-"""Where this share is found distinctly, rows that read the space are known but for little; where less is, every direction
-is asked alone, and then places, where these are known."""
+"""Where this share is found distinctly, rows that read the space are known but for little; where less is, every
+direction is asked alone, and then places, where these are known."""
 
 
 @dataclass(frozen=True, eq=False)
