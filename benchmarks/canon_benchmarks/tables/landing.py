@@ -50,7 +50,7 @@ def landing_page(shown: Shown, missing: Sequence[Suite] | None, beside: Path) ->
     blocks: list[Block] = [
         Paragraph(
             "Every figure and table here is made from the records beside it by `canon bench report`; "
-            "[benchmark.md](../benchmark.md) says how the records are made."
+            "[The benchmark](../benchmark.md) says how the records are made."
         )
     ]
     if rows:

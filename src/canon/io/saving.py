@@ -58,7 +58,8 @@ def save(
         raise OutputError(f"{what} needs an example input", where=str(target), hint="Give example=...")
     if fold_norms:
         model = fold(model, inputs).model
-    with atomic_path(target, force=force) as place:
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    with atomic_path(target, force=force, size=size) as place:
         format_to_write(target).write(model, place, Writing(inputs, architecture))
 
 
