@@ -145,6 +145,7 @@ FUNCTIONS = (
     elementwise("larger of two", lambda x: torch.maximum(x, 0.2 - x)),
     elementwise("smaller of two", lambda x: torch.min(x * x, F.relu(x))),
     elementwise("no larger than another number", lambda x: torch.min(x, torch.tensor(0.3, dtype=x.dtype))),
+    elementwise("length over positions", lambda x: x * torch.norm(x, p=2, dim=(2, 3), keepdim=True)),
     elementwise("amax gate", lambda x: x * x.amax((2, 3), keepdim=True)),
     elementwise("sum over positions", lambda x: x + x.sum((2, 3), keepdim=True)),
     elementwise("mean over the batch", lambda x: x + x.mean(0, keepdim=True)),

@@ -60,31 +60,18 @@ class Slabs:
         return torch.frombuffer(self._memory, dtype=like.dtype, count=prod(shape), offset=start).view(tuple(shape))
 
 
-class Reused:
-    """Memory for one tensor at a time: on the host the next one lies in the same place."""
-
-    def __init__(self) -> None:
-        self._bytes = torch.empty(0, dtype=torch.uint8)
-
-    def room(self, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-        """A tensor with anything in it, until the next is asked for."""
-        size = prod(shape) * dtype.itemsize
-        if device.type != "cpu":
-            return torch.empty(tuple(shape), dtype=dtype, device=device)
-        if self._bytes.numel() < size:
-            self._bytes = _slab(size)
-        return self._bytes[:size].view(dtype).view(tuple(shape))
-
-
 _kept = threading.local()
 
 
 def scratch(shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Memory to compute in. On the host a thread gets the same every time: one call at a time has the use of it."""
-    if not hasattr(_kept, "memory"):
-        _kept.memory = Reused()
-    memory: Reused = _kept.memory
-    return memory.room(shape, dtype, device)
+    size = prod(shape) * dtype.itemsize
+    if device.type != "cpu":
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    kept: Tensor | None = getattr(_kept, "bytes", None)
+    if kept is None or kept.numel() < size:
+        kept = _kept.bytes = _slab(size)
+    return kept[:size].view(dtype).view(tuple(shape))
 
 
 def _slab(size: int) -> Tensor:

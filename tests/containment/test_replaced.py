@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import canon
+from canon.containment.owner import Owner
 from canon.verify import register
+from tests.containment.disguises import relative_noise
 from tests.verify.small import disguise
 
 
@@ -95,6 +97,64 @@ def test_the_first_layer_was_replaced_and_channels_were_moved(build: Callable[..
     assert found.answer == "derived", found.reason
     assert found.deep >= 0.7
     assert found.model is not None
+
+
+@pytest.mark.parametrize("name", ["0", "3"])
+def test_layers_were_replaced_and_channels_added(name: str) -> None:
+    owner, suspect = residual(), residual()
+    suspect.get_submodule(name).load_state_dict(residual(7).get_submodule(name).state_dict())
+    disguised = canon.attack(suspect, IMAGES, "mix-opseq", ratio=0.3, seed=1).model
+    found = canon.locate(relative_noise(disguised, 0.05), owner, IMAGES)
+    assert found.answer == "derived", found.reason
+    assert found.coverage >= 0.7
+
+
+def test_a_layer_was_put_between_and_channels_were_moved() -> None:
+    owner, between = residual(), nn.Conv2d(24, 24, 1)
+    with torch.no_grad():
+        between.weight.copy_(torch.eye(24)[:, :, None, None] + 0.01 * between.weight)
+        assert between.bias is not None
+        between.bias.zero_()
+    suspect = nn.Sequential(*list(owner)[:2], between, nn.ReLU(), *list(owner)[2:]).eval()
+    found = canon.locate(disguise(suspect, IMAGES), owner, IMAGES)
+    assert found.answer == "derived", found.reason
+    assert found.coverage >= 0.7
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_layers_that_pass_everything_on_are_nobodys(by_key: bool) -> None:
+    """Kernels that hold nothing but a middle on the diagonal, in both networks."""
+    owner, suspect = residual(), residual(1)
+    with torch.no_grad():
+        for layer in (*owner.modules(), *suspect.modules()):
+            if isinstance(layer, nn.Conv2d) and layer.in_channels == layer.out_channels:
+                layer.weight.mul_(1e-2)
+                layer.weight[:, :, 1, 1] += torch.eye(layer.in_channels)
+    found = canon.locate(suspect, register(owner, IMAGES, robust=True) if by_key else owner, IMAGES)
+    assert found.answer in ("unrelated", "not decided"), found.reason
+
+
+class Squeezed(nn.Module):
+    """Channels times what a few numbers say of each."""
+
+    def __init__(self, width: int, numbers: int) -> None:
+        super().__init__()
+        self.down, self.up = nn.Conv2d(width, numbers, 1), nn.Conv2d(numbers, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate: Tensor = self.up(functional.relu(self.down(x.mean((2, 3), keepdim=True)))).sigmoid()
+        return x * gate
+
+
+def test_short_rows_do_not_hide_long_ones() -> None:
+    """Rows of eight numbers are like many another; beside rows of 64 they count little."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Conv2d(3, 64, 3), nn.ReLU(), nn.Conv2d(64, 64, 1), nn.ReLU(), Squeezed(64, 8), nn.Conv2d(64, 10, 1)
+    steps = Owner.of(nn.Sequential(*layers).eval(), IMAGES).portrait.steps
+    reached = [step.shuffled for step in steps if len(step.maps) == 2]
+    assert len(reached) == 1
+    assert reached[0] < 0.6
 
 
 @pytest.mark.parametrize("build", [plain, residual])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import canon
+from canon.api import check_evidence
 from canon.verify import align
 from canon.verify.owner_heads import in_owner_heads
 from canon.verify.traced import Traced
@@ -57,6 +58,7 @@ def test_turned_heads_are_equal(owner: nn.Module) -> None:
     assert found.answers.network.answer == "equal"
     assert found.verdict.kind == "matches"
     assert any("attention heads" in note for note in found.evidence["notes"])
+    check_evidence(found.evidence)
 
 
 def test_with_injected_channels_they_are_equal(owner: nn.Module) -> None:

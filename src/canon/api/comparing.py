@@ -154,7 +154,7 @@ class Compared:
     """How the suspect was brought into the owner's program, where it was written as another one."""
 
     running: nn.Module | None = None
-    """The suspect as it was given, to compare outputs with, where `suspect` is another program."""
+    """The suspect as it was given, to compare outputs with, where `suspect` is another program or was turned."""
 
     @property
     def recovered(self) -> nn.Module:
@@ -200,8 +200,13 @@ def compare(suspect: nn.Module, owner: Owner, **options: Unpack[Options]) -> Com
     if turned is found.suspect:
         return found
     again = _compare(turned, owner, **options)
-    running = again.running or found.running or suspect
-    return replace(again, running=running, housed=again.housed or found.housed, notes=(*again.notes, TURNED))
+    return replace(
+        again,
+        given=found.given,
+        running=found.running or suspect,
+        housed=again.housed or found.housed,
+        notes=(*again.notes, TURNED),
+    )
 
 
 class Options(TypedDict):

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from canon.containment.found import Found
 from canon.containment.location import Updates
-from canon.containment.walk import Found
 from canon.verify.layout import Step
 from canon.verify.portrait import Portrait, directions
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from canon.containment.agreement import correlation, outputs_on_probes
 from canon.containment.answer import Findings, decide
+from canon.containment.found import Found
 from canon.containment.location import Location, Start
 from canon.containment.owner import Owner
 from canon.containment.start import start_by_portrait, start_by_weights
-from canon.containment.walk import Found
 from canon.errors import VerificationError
 from canon.graph.widening import is_large
 from canon.verify.precision import ROUNDINGS, coarsest

@@ -1,23 +1,21 @@
 """Channels known by what reads them, from the outputs backwards, where nothing is known of what makes them.
 
-Behind a first layer that was replaced no row has coordinates. Outputs have: a column of the last layer says which of
-the owner's channels it reads, and with what scale. With the rows of a layer known, its columns tell the channels before
-it. The suspect is written with its channels in the owner's places, which changes nothing that it computes; whether rows
-are then the owner's is left to the walk.
+Behind a layer that was replaced no row has coordinates. Outputs have: a column of the last layer says which of the
+owner's channels it reads, and with what scale. With the rows of a layer known, its columns tell the channels before it.
+As in the walk, several channels may be copies of one, and what is like none of the owner's is nobody's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from canon.describe import Parameters
 from canon.graph import Consumer, Segment, Space
-from canon.rewrite import SpaceRewrite, rewrite
 from canon.rewrite.axes import by_row, repeated
 from canon.transforms import entries
 from canon.verify.side import movable
@@ -27,7 +25,7 @@ COLUMNS_ALIKE: Final = 0.9
 """Cosine from which on two columns read one channel."""
 
 MOST_OF_THEM: Final = 0.5
-"""Share of a space's channels that must have such a column."""
+"""Share of the owner's channels that must have such a column."""
 
 WIDEST: Final = 4096
 """Channels of a space at most."""
@@ -35,89 +33,118 @@ WIDEST: Final = 4096
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Whose channels a space's are."""
+    """Whose channels a space's are, by what is known without their rows."""
 
-    order: Tensor
-    """For every channel of the owner's the suspect's."""
+    match: Tensor
+    """For every channel of the suspect the owner's, or -1."""
 
-    scale: Tensor
-    """The owner's channel over the suspect's."""
+    factor: Tensor
+    """The suspect's channel over the owner's, where it is read."""
+
+    @staticmethod
+    def as_they_stand(width: int) -> Places:
+        """Every channel in its own place."""
+        return Places(torch.arange(width), torch.ones(width, dtype=torch.float64))
+
+    def gathered(self, rows: Tensor, segment: Segment, channels: int) -> Tensor:
+        """Rows of a suspect, averaged under the owner's channels and in their scales; zero where there are none."""
+        here = torch.nonzero(self.match >= 0).flatten()
+        scaled = rows[entries(here, segment.repeat)] / repeated(self.factor[here], segment.repeat)[:, None, None]
+        count = torch.bincount(self.match[here], minlength=channels).clamp(min=1).double()
+        whole = rows.new_zeros(channels * segment.repeat, *rows.shape[1:])
+        whole.index_add_(0, entries(self.match[here], segment.repeat), scaled)
+        return whole / repeated(count, segment.repeat)[:, None, None]
 
 
-def in_owner_places(suspect: Traced, owner: Traced) -> Traced | None:
-    """The suspect with channels where the owner has those that are read alike; None: none are."""
+@dataclass(frozen=True, eq=False)
+class _Side:
+    """One of the two networks."""
+
+    traced: Traced
+    parameters: Parameters
+
+    @staticmethod
+    def of(traced: Traced) -> _Side:
+        return _Side(traced, Parameters(traced.graph, traced.tensors))
+
+    def columns(self, consumer: Consumer, space: Space, rows: list[Tensor]) -> Tensor:
+        """`channels x numbers`: what a layer with these rows takes of each channel."""
+        length = space.width * consumer.repeat
+        parts = [part[:, consumer.offset : consumer.offset + length] for part in rows]
+        return torch.cat([p.unflatten(1, (space.width, consumer.repeat)).transpose(0, 1).flatten(1) for p in parts], 1)
+
+    def rows(self, consumer: Consumer) -> list[Tensor]:
+        """The rows of a layer by the space that they make, each as large as behind the norm that follows."""
+        linear = self.traced.graph.maps[consumer.map]
+        weight = by_row(self.traced.tensors[linear.weight], linear).double().cpu().flatten(2)
+        return [self._behind_norm(weight[s.offset : s.offset + s.length], s) for s in linear.rows]
+
+    def _behind_norm(self, rows: Tensor, segment: Segment) -> Tensor:
+        space = self.traced.graph.spaces[segment.space]
+        for stage in space.stages:
+            if stage.kind == "norm" and stage.inputs[0] == segment.point and stage.repeat == segment.repeat == 1:
+                return rows * torch.from_numpy(self.parameters.affine(stage, space).factor)[:, :, None]
+        return rows
+
+
+def places_by_columns(suspect: Traced, owner: Traced) -> dict[int, Places]:
+    """By space: where the owner has channels that are read as the suspect's are."""
+    sides = _Side.of(suspect), _Side.of(owner)
+    spaces = [space for space in suspect.graph.spaces if _told_by_columns(space)]
     found: dict[int, Places] = {}
-    sides = [(side, Parameters(side.graph, side.tensors)) for side in (suspect, owner)]
-    waiting = [space for space in reversed(suspect.graph.spaces) if _fits(space, owner.graph.spaces[space.id])]
-    changed = True
-    while changed:
-        changed = False
-        for space in list(waiting):
-            known = [c for c in space.consumers if _known(suspect, owner, c, found)]
-            mine, yours = (
-                [_columns(*side, space, consumer, found if side[0] is suspect else {}) for consumer in known]
-                for side in sides
-            )
-            places = _match(torch.cat(mine, dim=1), torch.cat(yours, dim=1)) if known else None
+    before = -1
+    while len(found) > before:  # and once more, with all layers known
+        before = len(found)
+        for space in reversed(spaces):
+            places = _places(space, owner.graph.spaces[space.id], *sides, found)
             if places is not None:
                 found[space.id] = places
-                waiting.remove(space)
-                changed = True
-    if not found:
+    return found
+
+
+def _told_by_columns(space: Space) -> bool:
+    return movable(space) and space.width <= WIDEST and space.groups == 1 and bool(space.consumers)
+
+
+def _places(space: Space, own: Space, suspect: _Side, owner: _Side, known: Mapping[int, Places]) -> Places | None:
+    """Whose channels a space's are by all layers that read it whose rows are known; None: they do not tell."""
+    mine, yours = [], []
+    for consumer, other in zip(space.consumers, own.consumers, strict=True):
+        theirs = owner.rows(other)
+        rows = _in_owner_places(suspect, consumer, theirs, known)
+        if rows is not None and consumer.repeat == other.repeat:
+            mine.append(suspect.columns(consumer, space, rows))
+            yours.append(owner.columns(other, own, theirs))
+    return _match(torch.cat(mine, dim=1), torch.cat(yours, dim=1)) if mine else None
+
+
+def _in_owner_places(
+    suspect: _Side, consumer: Consumer, theirs: list[Tensor], known: Mapping[int, Places]
+) -> list[Tensor] | None:
+    """The rows of a layer in the owner's places and scales; None where these are not known."""
+    graph, found = suspect.traced.graph, []
+    linear = graph.maps[consumer.map]
+    if linear.groups > 1:
         return None
-    moved = rewrite(suspect.model, suspect.graph, {i: SpaceRewrite.permutation(p.order) for i, p in found.items()})
-    graph, gains = suspect.graph, {}
-    for index, places in found.items():
-        taps = {consumer.tap for consumer in graph.spaces[index].consumers} - graph.fixed_taps
-        gains[index] = SpaceRewrite.scaling(places.order.numel(), dict.fromkeys(taps, places.scale))
-    return Traced.like(rewrite(moved, graph, gains), suspect.example, suspect)
-
-
-def _fits(space: Space, own: Space) -> bool:
-    return movable(space) and space.width == own.width <= WIDEST and space.groups == 1 and bool(space.consumers)
-
-
-def _known(suspect: Traced, owner: Traced, consumer: Consumer, found: dict[int, Places]) -> bool:
-    """Whether the rows of a layer have their places: they were found, or are held where the owner's are."""
-    linear = suspect.graph.maps[consumer.map]
-    rows = [suspect.graph.spaces[segment.space] for segment in linear.rows]
-    held = [not movable(space) and space.width == owner.graph.spaces[space.id].width for space in rows]
-    return linear.groups == 1 and all(space.id in found or here for space, here in zip(rows, held, strict=True))
-
-
-def _columns(
-    side: Traced, parameters: Parameters, space: Space, consumer: Consumer, found: dict[int, Places]
-) -> Tensor:
-    """`channels x numbers`: what a layer takes of each channel, with its rows in their places and scales."""
-    linear = side.graph.maps[consumer.map]
-    weight = by_row(side.tensors[linear.weight], linear).double().cpu()
-    length = space.width * consumer.repeat
-    weight = weight[:, consumer.offset : consumer.offset + length].reshape(weight.shape[0], space.width, -1)
-    parts = [_rows(side, parameters, weight, segment, found.get(segment.space)) for segment in linear.rows]
-    return torch.cat(parts).transpose(0, 1).flatten(1)
-
-
-def _rows(side: Traced, parameters: Parameters, weight: Tensor, segment: Segment, places: Places | None) -> Tensor:
-    rows = weight[segment.offset : segment.offset + segment.length]
-    space = side.graph.spaces[segment.space]
-    for stage in space.stages:
-        if stage.kind == "norm" and stage.inputs[0] == segment.point and stage.repeat == segment.repeat == 1:
-            rows = rows * torch.from_numpy(parameters.affine(stage, space).factor)[:, :, None]
-            break
-    if places is None:
-        return rows
-    return rows[entries(places.order, segment.repeat)] * repeated(places.scale, segment.repeat)[:, None, None]
+    for rows, segment, own in zip(suspect.rows(consumer), linear.rows, theirs, strict=True):
+        held = not movable(graph.spaces[segment.space]) and rows.shape[0] == own.shape[0]
+        if not held and segment.space not in known:
+            return None
+        channels = own.shape[0] // segment.repeat
+        found.append(rows if held else known[segment.space].gathered(rows, segment, channels))
+    return found
 
 
 def _match(mine: Tensor, yours: Tensor) -> Places | None:
     """Whose columns are whose; None: too few are anybody's."""
-    sizes = [torch.linalg.vector_norm(side, dim=1) for side in (mine, yours)]
     first, second = (torch.nn.functional.normalize(side, dim=1) for side in (mine, yours))
-    alike = second @ first.T
-    _, order = linear_sum_assignment(alike.numpy(), maximize=True)
-    chosen = torch.from_numpy(order)
-    near = alike.gather(1, chosen[:, None])[:, 0] >= COLUMNS_ALIKE
-    if not bool(torch.isfinite(alike).all()) or float(near.double().mean()) < MOST_OF_THEM:
+    alike, match = (first @ second.T).max(dim=1)
+    match = torch.where(alike >= COLUMNS_ALIKE, match, -1)
+    here = match >= 0
+    copies = torch.bincount(match[here], minlength=len(yours))
+    if float((copies > 0).double().mean()) < MOST_OF_THEM:
         return None
-    ratio = sizes[0][chosen] / torch.where(sizes[1] > 0, sizes[1], 1.0)
-    return Places(chosen, torch.where(near & (ratio > 0), ratio, 1.0))
+    owner = match.clamp(min=0)
+    share = (mine * yours[owner]).sum(dim=1) / yours[owner].square().sum(dim=1).clamp(min=1e-300)
+    # What copies carry is shared out in a way that columns alone do not tell: as if it were evenly.
+    return Places(match, torch.where(here, 1 / (share * copies[owner]).clamp(min=1e-30), 1.0))

@@ -14,8 +14,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from canon.containment.found import ROUNDING, Found
 from canon.containment.residuals import channels_of
-from canon.containment.walk import ROUNDING, Found
 from canon.describe import SKETCH
 from canon.graph.experts import channel_tensors
 from canon.rewrite import SpaceRewrite, rewrite

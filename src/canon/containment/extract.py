@@ -13,8 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from canon.containment.found import Found
 from canon.containment.matching import EXACT
-from canon.containment.walk import Found
 from canon.describe.sketch import step_of
 from canon.graph import ChannelGraph, LinearMap, Space
 from canon.rewrite import SpaceRewrite, replace_tensors, rewrite_tensors

@@ -41,7 +41,7 @@ def _is_foreign(space: Space, walk: Walk, owner: Traced | None, curves: Curves) 
     maps = {producer.map: walk.graph.maps[producer.map] for producer in space.producers}
     if movable(space) and _told_by_order(space, curves):
         return any(_reads_input(walk.graph, index) or walk.reads_found(linear) for index, linear in maps.items())
-    turned = all(consumer.tap in walk.graph.fixed_taps for consumer in space.consumers)
+    turned = all(walk.graph.taps[producer.point] in walk.graph.fixed_taps for producer in space.producers)
     if owner is None or not turned:
         return False
     return any(_reads_input(walk.graph, index) and _others(walk, owner, index) for index in maps)

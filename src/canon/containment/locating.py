@@ -16,6 +16,7 @@ from canon.containment.apart import Extracted, unless_apart
 from canon.containment.exact import compare_exactly, confirm, count_together
 from canon.containment.extract import blank, extract
 from canon.containment.foreign import foreign_spaces
+from canon.containment.found import Found
 from canon.containment.inputs import in_owner_convention, usual_conventions
 from canon.containment.location import Answer, Location, Span
 from canon.containment.owner import NUMBERS, Owner
@@ -26,7 +27,7 @@ from canon.containment.span import spans
 from canon.containment.summary import first_spaces, layers_of, notes_on, other_heads, spaces_of
 from canon.containment.suspect import OtherNetwork, Suspect, prepare
 from canon.containment.ties import untied
-from canon.containment.walk import Found, Walk
+from canon.containment.walk import Walk
 from canon.errors import VerificationError
 from canon.graph import Example, arguments, plain
 from canon.graph.experts import channel_tensors
@@ -94,12 +95,13 @@ def locate(
         running = suspect if given.housed is None else as_given(suspect, given.housed)
         found = _located(running, given, owner, example, known)
         unsure = found.answer != "contained" and any(layer.distinct < layer.channels for layer in found.layers)
-        if unsure and owner.traced is not None:
+        if unsure and owner.traced is not None and (given.housed is None or given.housed.exact):
             turned = in_owner_bases(given.traced.model, owner.traced)
             if turned is not given.traced.model:
                 return locate(turned, reference, example, ancestors=ancestors)
-        if found.answer not in ("contained", "derived"):
-            found = _with_other_inputs(given, owner, example, known) or found
+        if not any(layer.first and 2 * layer.distinct >= layer.channels for layer in found.layers):
+            other = _with_other_inputs(given, owner, example, known)
+            found = other if other is not None and other.coverage > found.coverage else found
         return _as_far_as(found, given.housed)
 
 
@@ -153,10 +155,10 @@ def _located(
     held = torch.float32 if owner.traced is None else coarsest(owner.traced.model)
     precision = Precision.of(suspect, held)
     theirs = outputs_on_probes(suspect, example)  # before anything else takes memory
-    walked = walk_through(given.traced, owner.portrait, owner.traced)
-    walk, found = walked.walk, walked.walk.found
+    walk = walk_through(given.traced, owner.portrait, owner.traced)
+    found = walk.found
     count_together(found)
-    given = replace(given, traced=replace(walked.suspect, tensors=walk.tensors))
+    given = replace(given, traced=replace(given.traced, tensors=walk.tensors))
     extracted = _extracted(given, owner, example, found)
     ours = outputs_on_probes(extracted.model, example)
     agreed = agreement(theirs, ours, precision)
@@ -185,9 +187,7 @@ def _located(
     graph = extracted.graph
     findings = Findings(
         model=extracted.model,
-        layers=layers_of(
-            graph, owner.architecture, found, residuals, by_key=owner.traced is None, in_place=walk.in_place
-        ),
+        layers=layers_of(graph, owner.architecture, found, residuals, by_key=owner.traced is None, placed=walk.placed),
         spaces=spaces_of(graph, found),
         silent={graph.spaces[space].name: item.silent for space, item in found.items()},
         first=first_spaces(graph),

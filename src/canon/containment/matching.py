@@ -187,6 +187,9 @@ class Accepted:
     together: Tensor
     """Whether it would be distinct if many may say what one does not: what is counted in the end."""
 
+    alone: bool = False
+    """Whether one layer spoke for all that make the space: the others may be anybody's."""
+
     @property
     def told(self) -> int:
         """How many were found distinctly."""

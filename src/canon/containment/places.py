@@ -1,4 +1,4 @@
-"""The walk, and once more with channels taken in their places where it finds little.
+"""The walk, and once more with channels given places where it finds little.
 
 Behind a layer that was replaced nothing has coordinates. Whoever replaces a layer rarely moves the others; where they
 were moved, what reads them tells where they belong.
@@ -6,59 +6,45 @@ were moved, what reads them tells where they belong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
-from canon.containment.backwards import in_owner_places
+from canon.containment.backwards import Places, places_by_columns
 from canon.containment.walk import Walk
 from canon.graph.widening import is_large
 from canon.verify.portrait import Portrait
 from canon.verify.side import movable
 from canon.verify.traced import Traced
 
-POOR: Final = 0.3
-"""Share of a space's channels below which the order that was found says nothing."""
+POOR: Final = 0.2
+"""Share of the spaces in which hardly anything is found, from which on it is tried again."""
 
 
-@dataclass(frozen=True, eq=False)
-class Walked:
-    """A walk, and the suspect that it went through."""
-
-    suspect: Traced
-    walk: Walk
-
-
-def walk_through(suspect: Traced, portrait: Portrait, owner: Traced | None) -> Walked:
+def walk_through(suspect: Traced, portrait: Portrait, owner: Traced | None) -> Walk:
     """The owner's channels in a suspect, by whichever walk finds most of them distinctly."""
-    walk = Walk(suspect.graph, suspect.tensors, portrait, owner=owner)
+    best, spaces = Walk(suspect.graph, suspect.tensors, portrait, owner=owner), suspect.graph.spaces
+    best.run()
+    if not _finds_little(best):
+        return best
+    standing = {
+        space: Places.as_they_stand(spaces[space].width)
+        for space, item in best.found.items()
+        if movable(spaces[space]) and spaces[space].width == item.leader.numel()
+    }
+    best = _better(best, suspect, portrait, standing)
+    if owner is not None and not is_large(suspect.model) and _finds_little(best):
+        best = _better(best, suspect, portrait, places_by_columns(suspect, owner))
+    return best
+
+
+def _better(best: Walk, suspect: Traced, portrait: Portrait, places: dict[int, Places]) -> Walk:
+    """A walk with such places, if it finds more."""
+    if not places:
+        return best
+    walk = Walk(suspect.graph, suspect.tensors, portrait, places)
     walk.run()
-    poor = _poor(walk)
-    free = sum(movable(walk.graph.spaces[space]) for space in walk.found)
-    if not poor or 2 * len(poor) < free:
-        return Walked(suspect, walk)
-    ways = [Walked(suspect, walk), Walked(suspect, _again(suspect, portrait, poor))]
-    if owner is not None and not is_large(suspect.model) and 2 * len(_poor(ways[1].walk)) >= free:
-        moved = in_owner_places(suspect, owner)
-        again = None if moved is None else _again(moved, portrait, poor)
-        channels = sum(item.leader.numel() for item in walk.found.values())
-        if moved is not None and again is not None and again.told >= POOR * channels:
-            ways.append(Walked(moved, again))
-    return max(ways, key=lambda way: way.walk.told)
+    return max(best, walk, key=lambda way: way.told)
 
 
-def _again(suspect: Traced, portrait: Portrait, in_place: frozenset[int]) -> Walk:
-    walk = Walk(suspect.graph, suspect.tensors, portrait, in_place)
-    walk.run()
-    return walk
-
-
-def _poor(walk: Walk) -> frozenset[int]:
-    """Spaces in which hardly anything was found, as wide as the owner's."""
-    spaces = walk.graph.spaces
-    return frozenset(
-        space
-        for space, item in walk.found.items()
-        if item.accepted.told < POOR * item.leader.numel()
-        and movable(spaces[space])
-        and spaces[space].width == item.leader.numel()
-    )
+def _finds_little(walk: Walk) -> bool:
+    free = [space for space in walk.found if movable(walk.graph.spaces[space])]
+    return sum(walk.poor(space) for space in free) > POOR * len(free)

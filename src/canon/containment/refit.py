@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from canon.containment.extract import space_rewrite
-from canon.containment.walk import Found
+from canon.containment.found import Found
 from canon.graph import ChannelGraph, LinearMap, Segment
 from canon.graph.probes import drawn_whole
 from canon.rewrite.tensors import row_transform

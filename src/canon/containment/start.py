@@ -23,9 +23,9 @@ import torch
 from torch import Tensor
 
 from canon.containment.extract import column_norms
+from canon.containment.found import Found
 from canon.containment.location import Start
 from canon.containment.matching import LEAST
-from canon.containment.walk import Found
 from canon.graph import ChannelGraph, Segment
 from canon.verify.portrait import Portrait, directions
 from canon.verify.side import Part, movable

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 from torch import Tensor
 
-from canon.containment.answer import OTHERS
+from canon.containment.found import Found
 from canon.containment.location import LocatedLayer, LocatedSpace
 from canon.containment.residuals import channels_of
 from canon.containment.suspect import Suspect
-from canon.containment.walk import Found
 from canon.errors import KeyFileError
 from canon.graph import ChannelGraph
 from canon.verify.architecture import Architecture
@@ -43,11 +42,11 @@ def layers_of(
     residuals: Mapping[str, Tensor],
     *,
     by_key: bool,
-    in_place: frozenset[int],
+    placed: Set[int],
 ) -> tuple[LocatedLayer, ...]:
     """Every layer of the owner's: how many of its channels were found, and how far they are from the owner's.
 
-    In spaces that are `in_place` a channel stands in its place whatever it holds.
+    In spaces that were `placed` a channel stands in its place whatever it holds.
     """
     first, rows, layers = first_spaces(graph), channels_of(graph), []
     for name in architecture.shapes:
@@ -59,9 +58,9 @@ def layers_of(
         far = residuals[name][here & heard]
         known = torch.cat([item.accepted.distinct.repeat_interleave(repeat) for item, repeat in items])
         # A space may have been found by other layers that make it. A key tells channels apart, not their layers.
-        near = residuals[name] <= OTHERS
+        near = residuals[name] < 1
         if by_key:
-            near = known if any(space in in_place for space, _ in rows[name]) else torch.ones_like(here)
+            near = known if any(space in placed for space, _ in rows[name]) else torch.ones_like(here)
         layers.append(
             LocatedLayer(
                 name=name,

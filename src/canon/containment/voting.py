@@ -29,9 +29,11 @@ def by_one_direction(
         yardstick = Yardstick.of(replace(step, features=step.features[:, columns], parts=(part,)))
         theirs, ours, flips = labels
         other = compare(yardstick, features[:, columns], theirs, ours, step.leader, flips)
-        found = accept(other, step.leader, Bar(yardstick.dimension, ours.numel(), step.shuffled), LEAST)
+        # What shuffled rows reach was told of all layers together; of this one alone, that may have been all of it.
+        luck = min(1.0, step.shuffled * len(directions))
+        found = accept(other, step.leader, Bar(yardstick.dimension, ours.numel(), luck), LEAST)
         if found.told > accepted.told:
-            pairs, accepted = other, found
+            pairs, accepted = other, replace(found, alone=True)
     return pairs, accepted
 
 

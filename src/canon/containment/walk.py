@@ -7,16 +7,17 @@ one channel adds up. So a space is compared as if nothing had been added, and it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from canon.containment.backwards import Places
 from canon.containment.changed import Changed
 from canon.containment.constants import CONSTANTS_APART, join_constants, values_apart
+from canon.containment.found import GRAIN, ROUNDING, Found
 from canon.containment.linear import LinearSpaces
 from canon.containment.matching import LEAST, Accepted, Bar, Pairs, accept, compare
 from canon.containment.mirrors import with_images
@@ -34,88 +35,16 @@ from canon.verify.portrait import Portrait
 from canon.verify.side import Description, Side, blocks, movable
 from canon.verify.traced import Traced
 
-ROUNDING: Final = 5e-7
-"""A factor this near to 1 is 1, so that what was not scaled stays bit for bit."""
-
-GRAIN: Final = 2e-2
-"""The same where the owner's scales come from the portrait of a key."""
-
-USUAL: Final = 0.8
-LARGEST: Final = 8.0
-"""Factors as near to 1 as rows are to the owner's, in units of that angle: the median of a space, and all of it."""
-
 IN_PLACE: Final = 0.9
 """Channels that are taken in their places must be as like the owner's as this. Networks that only have first weights in
 common are like it there too, and less so."""
 
 FEW: Final = 0.3
-"""Where a smaller share is found distinctly, every direction is asked alone."""
+"""Where a smaller share is found distinctly, that is hardly any."""
 
 NEARLY_ALL: Final = 0.9
-"""Where this share is found distinctly, rows that read the space are known but for little."""
-
-RELAPSE: Final = 0.8
-"""A match by more layers counts if it finds at least this part of what fewer layers found distinctly."""
-
-
-@dataclass(eq=False)
-class Found:
-    """What is known of one space after a sweep."""
-
-    accepted: Accepted
-    pairs: Pairs
-    yardstick: Yardstick
-    bar: float
-    leader: Tensor
-    features: Tensor
-    """For every channel of the owner's: what is known of the suspect's channel that is most like it; float32."""
-
-    silent: Tensor
-    """For every channel of the owner's: whether nothing that reads it sees it change."""
-
-    grain: float = ROUNDING
-    """How exactly the owner's scales are known."""
-
-    factors: dict[int, Tensor] = field(default_factory=dict)
-    """By tap: the suspect's channel over the owner's."""
-
-    mirror: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
-    """For every channel of the owner's the suspect's channel that stands for it as its mirror image, or -1; empty: not
-    looked for."""
-
-    mirror_gains: dict[int, Tensor] = field(default_factory=dict)
-    """By tap: what makes the owner's channel of its mirror image's row."""
-
-    @property
-    def images(self) -> Tensor:
-        """For every channel of the owner's: whether a mirror image stands for it."""
-        return self.mirror >= 0 if self.mirror.numel() else torch.zeros_like(self.silent)
-
-    @property
-    def mirrored(self) -> bool:
-        """Whether any row comes from a mirror image."""
-        return bool(self.images.any())
-
-    @cached_property
-    def settled(self) -> dict[int, Tensor]:
-        """Factors, with 1 where they are 1 as far as can be told: order alone was changed, or nothing."""
-        here = self.accepted.match >= 0
-        angle = (2 * (1 - self.pairs.cosine).clamp(min=0)).sqrt().clamp(min=self.grain)
-        single = int(here.sum()) == int(self.accepted.found.sum())
-        settled = {}
-        for tap, factor in self.factors.items():
-            gap = (factor - 1).abs()
-            near = gap[here] / angle[here]
-            if single and near.numel() and float(near.median()) <= USUAL and float(near.max()) <= LARGEST:
-                settled[tap] = torch.ones_like(factor)
-            else:
-                settled[tap] = factor.masked_fill(gap <= ROUNDING, 1.0).masked_fill(~here, 1.0)
-        return settled
-
-    @property
-    def rescaled(self) -> frozenset[int]:
-        """Taps at which channels are brought to the owner's scale."""
-        return frozenset(tap for tap, factor in self.settled.items() if not bool((factor == 1).all()))
+"""Where this share is found distinctly, rows that read the space are known but for little; where less is, every
+direction is asked alone, and then places, where these are known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +58,7 @@ class Measured:
 class Walk:
     """Sweeps over the owner's steps.
 
-    In spaces that are `in_place` every channel is taken for the one at its place, as in a pinned one.
+    Where rows do not find most channels of a space, each is taken for the one at its place, where `places` has any.
     """
 
     def __init__(
@@ -137,10 +66,16 @@ class Walk:
         graph: ChannelGraph,
         tensors: Mapping[str, Tensor],
         portrait: Portrait,
-        in_place: frozenset[int] = frozenset(),
+        places: Mapping[int, Places] | None = None,
         owner: Traced | None = None,
     ) -> None:
-        self.graph, self.portrait, self.in_place = graph, portrait, in_place
+        self.graph, self.portrait, self.places = graph, portrait, places or {}
+        self.placed = set[int]()
+        """Spaces whose channels were taken in their places."""
+
+        self.unscaled = set[int]()
+        """Spaces whose rows do not tell scales, as the first of them may be another's, but whose places do."""
+
         self.tensors = Changed(tensors)
         self.side = Side(graph, self.tensors, numbers=portrait.numbers, seed=portrait.seed)
         self.keep = keeper(tensors)
@@ -180,7 +115,7 @@ class Walk:
         for index, step in enumerate(self.portrait.steps):
             if step.maps and all(self.graph.maps[m].columns is None for m in step.maps):
                 space = self._space(step)
-                self._match(index, step, space, self._describe(index, step, space), None)
+                self._match(index, step, space, self._describe(index, step, space))
                 found = self.found[space.id]
                 if int((found.accepted.distinct & ~found.images).sum()) >= FEW * len(step.label):
                     return True
@@ -195,11 +130,11 @@ class Walk:
             old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
                 told = told or self._describe(index, step, space)
-                self._match(index, step, space, told, self.found.get(space.id, old))
+                self._match(index, step, space, told)
                 self._seen[space.id] = basis
                 if self._unmix(space):
                     measured, told = self._told(index, step, space)
-                    self._match(index, step, space, told or self._describe(index, step, space), None)
+                    self._match(index, step, space, told or self._describe(index, step, space))
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
@@ -268,35 +203,24 @@ class Walk:
             raise _unfitting(space)
         return features
 
-    def _match(self, index: int, step: Step, space: Space, told: Description, before: Found | None) -> None:
-        """Match a space; what fewer of its layers told more distinctly stands, for one of them may be replaced."""
+    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
+        """Match a space by its rows, or by its places where rows tell less."""
         yardstick, features = self.yardsticks[index], self.features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
             raise _unfitting(space)
-        free = movable(space) and space.id not in self.in_place
-        if free:
-            own = torch.arange(channels) // (channels // space.groups)
-            ours = traded(features, step.features, blocks(space), own) if space.trading else blocks(space)
-            labels = ours, own
-            pairs = compare(yardstick, features, *labels, step.leader, self._flips(space))
+        everyone = torch.arange(channels)
+        if movable(space):
+            pairs, accepted, mirror, bar = self._by_rows(step, space, yardstick, told, features)
         else:
-            pairs = _given(yardstick, features)
-        least = max(step.shuffled, self.mixed.get(space.id, 0.0), IN_PLACE if space.id in self.in_place else 0.0)
-        bar = Bar(yardstick.dimension, channels, least)
-        accepted = accept(pairs, step.leader, bar, LEAST if free else -1.0)
-        if free:
-            limit = CONSTANTS_APART
-            if any(consumer.tap in self.graph.fixed_taps for consumer in space.consumers):
-                limit = values_apart(yardstick, self.portrait.reduced)
-            pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels, limit)
-            if accepted.told < FEW * channels:
-                pairs, accepted = by_one_direction(step, features, (*labels, self._flips(space)), pairs, accepted)
-        mirror = torch.empty(0, dtype=torch.int64)
-        if free and self._mirrors(space):
-            pairs, accepted, mirror = with_images(yardstick, features, labels, bar.cosine, pairs, accepted)
-        if before is not None and accepted.told < RELAPSE * before.accepted.told:
-            pairs, accepted, mirror = before.pairs, before.accepted, before.mirror
+            pairs, accepted, mirror, bar = self._by_place(step, yardstick, features, everyone)
+        given = self.places.get(space.id)
+        placed, unscaled = False, given is not None and accepted.alone
+        if given is not None and accepted.told < NEARLY_ALL * channels:
+            pairs, accepted, mirror, bar = self._by_place(step, yardstick, features, given.match, IN_PLACE)
+            placed = unscaled = True
+        self.placed = self.placed | {space.id} if placed else self.placed - {space.id}
+        self.unscaled = self.unscaled | {space.id} if unscaled else self.unscaled - {space.id}
         features = _best(features, accepted, pairs, step)
         if bool((mirror >= 0).any()):
             image = torch.nonzero(mirror >= 0).flatten()
@@ -308,6 +232,36 @@ class Walk:
         self.found[space.id] = Found(
             accepted, pairs, yardstick, bar.cosine, step.leader, features, silent, grain, factors, mirror
         )
+
+    def _by_rows(
+        self, step: Step, space: Space, yardstick: Yardstick, told: Description, features: Tensor
+    ) -> tuple[Pairs, Accepted, Tensor, Bar]:
+        """Whose channels a space's are, and mirror images, by all that makes them."""
+        channels = len(step.label)
+        own = torch.arange(channels) // (channels // space.groups)
+        ours = traded(features, step.features, blocks(space), own) if space.trading else blocks(space)
+        labels, flips = (ours, own), self._flips(space)
+        bar = Bar(yardstick.dimension, channels, max(step.shuffled, self.mixed.get(space.id, 0.0)))
+        pairs = compare(yardstick, features, *labels, step.leader, flips)
+        accepted = accept(pairs, step.leader, bar, LEAST)
+        limit = CONSTANTS_APART
+        if any(consumer.tap in self.graph.fixed_taps for consumer in space.consumers):
+            limit = values_apart(yardstick, self.portrait.reduced)
+        pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels, limit)
+        if accepted.told < NEARLY_ALL * channels:
+            pairs, accepted = by_one_direction(step, features, (*labels, flips), pairs, accepted)
+        mirror = torch.empty(0, dtype=torch.int64)
+        if self._mirrors(space):
+            pairs, accepted, mirror = with_images(yardstick, features, labels, bar.cosine, pairs, accepted)
+        return pairs, accepted, mirror, bar
+
+    def _by_place(
+        self, step: Step, yardstick: Yardstick, features: Tensor, places: Tensor, least: float = 0.0
+    ) -> tuple[Pairs, Accepted, Tensor, Bar]:
+        """Every channel compared with the one that it is given out for."""
+        bar = Bar(yardstick.dimension, len(step.label), max(step.shuffled, least))
+        pairs = _given(yardstick, features, places)
+        return pairs, accept(pairs, step.leader, bar, -1.0), torch.empty(0, dtype=torch.int64), bar
 
     def _silent(self, space: Space, yardstick: Yardstick) -> Tensor:
         """Which of the owner's channels change nowhere where they are read: nothing enters, or nothing gets through."""
@@ -353,8 +307,10 @@ class Walk:
 
         def against(named: Tensor) -> dict[int, Tensor]:
             found = ratios(told.scales, step.scales, named)
-            if space.id in self.in_place:
-                return {tap: torch.ones_like(factor) for tap, factor in found.items()}
+            if space.id in self.unscaled:
+                read = {consumer.tap for consumer in space.consumers}
+                given = self.places[space.id].factor
+                return {tap: given if tap in read else torch.ones_like(given) for tap in found}
             return {tap: factor * sign if tap in signed else factor for tap, factor in found.items()}
 
         found.factors.update(against(member))
@@ -397,13 +353,12 @@ def _unfitting(space: Space | None) -> KeyFileError:
     )
 
 
-def _given(yardstick: Yardstick, features: Tensor) -> Pairs:
-    """A pinned space: every channel is compared with the one at its place."""
+def _given(yardstick: Yardstick, features: Tensor, places: Tensor) -> Pairs:
+    """Every channel compared with the owner's at its place, or with none where that is -1."""
     ours = yardstick.measure(features)
-    everyone = torch.arange(ours.shape[0])
-    if ours.shape[0] != yardstick.owner.shape[0]:
-        none = torch.full((ours.shape[0],), -2.0, dtype=torch.float64)  # another number of outputs: another task
-        return Pairs(torch.zeros_like(everyone), none, none, torch.zeros_like(everyone, dtype=torch.bool))
-    cosine = (ours.double() * yardstick.owner.double()).sum(dim=1)
-    none = torch.zeros_like(cosine)
-    return Pairs(everyone, cosine, none, none.bool())
+    if ours.shape[0] != places.numel():  # another number of outputs: another task
+        places = torch.full((ours.shape[0],), -1)
+    index = places.clamp(min=0)
+    cosine = (ours.double() * yardstick.owner[index].double()).sum(dim=1).masked_fill(places < 0, -2.0)
+    none = torch.where(places < 0, -2.0, torch.zeros_like(cosine))
+    return Pairs(index, cosine, none, torch.zeros_like(places, dtype=torch.bool))

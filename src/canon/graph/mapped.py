@@ -18,7 +18,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from canon._memory import Empty, Reused, Slabs, separate
+from canon._memory import Empty, Slabs
 from canon.graph.tensors import StoredTensors
 
 LARGE: Final = 1 << 20
@@ -67,31 +67,14 @@ def room_like(tensors: Iterable[Tensor]) -> Empty:
     return on_disk if any(map(is_mapped, tensors)) else Slabs().empty
 
 
-class Results(dict[str, Tensor]):
-    """What is made from some tensors."""
-
-    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        """Memory to make the next one in."""
-        return separate(shape, like)
-
-
-def results(tensors: Mapping[str, Tensor]) -> Results:
+def results(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A dict for what is made from some tensors: where they lie in files, what is put into it goes there too."""
     if isinstance(tensors, StoredTensors) or any(map(is_mapped, tensors.values())):
         return _OnDisk()
-    return Results()
+    return {}
 
 
-class _OnDisk(Results):
-    def __init__(self) -> None:
-        super().__init__()
-        self._memory = Reused()
-
-    def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
-        if prod(shape) * like.element_size() < LARGE:
-            return like.new_empty(tuple(shape))
-        return self._memory.room(shape, like.dtype, like.device)
-
+class _OnDisk(dict[str, Tensor]):
     def __setitem__(self, name: str, tensor: Tensor) -> None:
         super().__setitem__(name, put_away(tensor))
 

@@ -50,6 +50,11 @@ class Archive:
         self.file, self.where, self.limits = file, where, limits
         self.records: Mapping[str, Member] = _records(file, where, limits)
 
+    def check_byteorder(self) -> None:
+        """Refuse numbers that a big-endian machine wrote."""
+        if "byteorder" in self.records and self.read("byteorder") != b"little":
+            raise FileFormatError("the file was written on a big-endian machine", where=self.where)
+
     def read(self, name: str) -> bytes:
         """The bytes of a record that will be parsed."""
         record = self._record(name)
@@ -177,8 +182,8 @@ def _compressed(name: str, where: str) -> FileFormatError:
     return FileFormatError(
         f"the archive is compressed at '{name}'",
         where=where,
-        hint="torch does not compress its numbers, and a small file could unpack into a huge one. If you trust it, load "
-        "it with torch and save it again",
+        hint="torch does not compress its numbers, and a small file could unpack into a huge one. "
+        "If you trust it, load it with torch and save it again",
     )
 
 

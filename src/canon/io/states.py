@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from canon._safetensors import read_numbers
-from canon._untrusted import Limits, damaged
+from canon._untrusted import Limits, damaged, reported
 from canon.errors import FileFormatError
 from canon.io.archive import Archive
 from canon.io.checkpoints import Found, find_state, no_state
@@ -69,8 +69,7 @@ def read_state(file: BufferedReader, where: str, limits: Limits) -> Checkpoint:
             where=where,
             hint=_MODULE_HINT if package else "It was written neither by torch.save nor by torch.jit",
         )
-    if "byteorder" in archive.records and archive.read("byteorder") != b"little":
-        raise FileFormatError("the file was written on a big-endian machine", where=where)
+    archive.check_byteorder()
     root, _ = follow(archive.read("data.pkl"), where)
     found = _found(root, where, script)
     views, storages = _places(found, where)
@@ -152,33 +151,24 @@ def _places(found: Found, where: str) -> tuple[dict[str, View], dict[str, _Stora
     """Where the tensors of a state dict lie, and in what."""
     views: dict[str, View] = {}
     storages: dict[str, _Storage] = {}
-    try:
-        for name, note in found.tensors.items():
-            if note.called not in _PLAIN:
-                raise FileFormatError(
-                    f"the tensor '{name:.120}' is sparse, quantized, or without numbers",
-                    where=where,
-                    hint="Save ordinary tensors: tensor.to_dense(), tensor.dequantize()",
-                )
-            view, storage = _placed(note)
-            if storages.setdefault(view.storage, storage) != storage:
+    for name, note in found.tensors.items():
+        if note.called not in _PLAIN:
+            raise FileFormatError(
+                f"the tensor '{name:.120}' is sparse, quantized, or without numbers",
+                where=where,
+                hint="Save ordinary tensors: tensor.to_dense(), tensor.dequantize()",
+            )
+        with reported(f"{where}: {name:.120}"):
+            views[name], storage = _placed(note)
+            if storages.setdefault(views[name].storage, storage) != storage:
                 raise ValueError("a storage has two types or sizes")
-            views[name] = view
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise damaged(f"a tensor is not understood: {error}", where) from error
     return views, storages
 
 
 def _others(references: list[Reference], where: str) -> dict[str, _Storage]:
     """All storages that a file names, also those of tensors that are not read: their numbers must be passed over."""
-    found = {}
-    for reference in references:
-        try:
-            key, storage = _storage(reference)
-        except (TypeError, ValueError, KeyError, IndexError) as error:
-            raise damaged(f"a storage is not understood: {error}", where) from error
-        found[key] = storage
-    return found
+    with reported(where):
+        return dict(_storage(reference) for reference in references)
 
 
 def _storage(reference: Any) -> tuple[str, _Storage]:

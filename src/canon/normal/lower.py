@@ -107,7 +107,7 @@ def lower(model: nn.Module, example: Any, graph: fx.Graph | None = None, *, owne
 
 
 def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, Any]:
-    """Shapes of all values, as far as the program runs on an example, without computing anything."""
+    """Shapes of all values, and numbers worked out of them, as far as the program runs, without computing anything."""
     given = example if isinstance(example, tuple) else (example,)
     found: dict[fx.Node, Any] = {}
 
@@ -138,6 +138,8 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
 def _shape(value: Any) -> Any:
     if isinstance(value, Tensor):
         return tuple(value.shape)
+    if isinstance(value, float) or type(value) is int:
+        return value
     return [_shape(v) for v in value] if isinstance(value, list | tuple) else None
 
 
@@ -350,11 +352,18 @@ class _Lowering:
         found = elementwise("flatten", (), {}, inputs[0].shape, self.shapes.get(node))
         return None if found is None else self.spelled(inputs[:1], *found)
 
+    def operand(self, given: Any) -> Any:
+        """A value, or the number that was worked out from sizes."""
+        if not isinstance(given, fx.Node):
+            return given
+        known = self.shapes.get(given)
+        return known if isinstance(known, int | float) else self.values[given]
+
     def arithmetic(self, node: fx.Node, name: str, inputs: list[Node]) -> Node | None:
         """Sums, products and quotients of values, constants and tensors of the model."""
         if len(node.args) != 2 or node.kwargs.keys() - {"alpha"}:
             return None
-        first, second = (self.values[a] if isinstance(a, fx.Node) else a for a in node.args)
+        first, second = (self.operand(a) for a in node.args)
         other: Any
         sign = SUMS.get(name, 1.0) * float(node.kwargs.get("alpha", 1.0))  # type: ignore[arg-type]
         values = [v for v in (first, second) if isinstance(v, Node) and v.kind != "tensor"]

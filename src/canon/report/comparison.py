@@ -8,7 +8,7 @@ from typing import Any
 from canon.report import charts
 from canon.report.answers import FORMS, owner_of
 from canon.report.words import count, number, percent, sentence
-from canon.verify.answering import unequal
+from canon.verify.answering import quoted, unequal
 
 Content = dict[str, Any]
 
@@ -50,7 +50,7 @@ def coverage_content(document: Mapping[str, Any]) -> Content:
     rows = [(item["what"], number(item["numbers"]), item["why"]) for item in uncompared]
     lost = [(item["what"], number(item["numbers"]), item["why"]) for item in answer["missing"]] if located else []
     if document["structure"] is not None:
-        says = f"Nothing of the weights was compared: {document['structure']}"
+        says = f"Nothing of the weights was compared: {quoted(document['structure'])}"
     elif located:
         found, all_of_it = containment["numbers_found"], containment["numbers"]
         says = (

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from canon._memory import Empty, separate
 from canon.graph import ChannelGraph, LinearMap, Segment, Stage
 from canon.graph.mapped import results
 from canon.rewrite.axes import parameter_axis, repeated
@@ -27,17 +26,13 @@ WriteWeight = Callable[[int, LinearMap], Tensor]
 def rewrite_tensors(tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites) -> dict[str, Tensor]:
     """The tensors that change, by first name. Nothing given is modified."""
     changed = results(tensors)
-    for name, tensor in written(tensors, graph, rewrites, empty=changed.empty):
+    for name, tensor in written(tensors, graph, rewrites):
         changed[name] = tensor
     return changed
 
 
 def written(
-    tensors: Mapping[str, Tensor],
-    graph: ChannelGraph,
-    rewrites: Rewrites,
-    write: WriteWeight | None = None,
-    empty: Empty = separate,
+    tensors: Mapping[str, Tensor], graph: ChannelGraph, rewrites: Rewrites, write: WriteWeight | None = None
 ) -> Iterator[tuple[str, Tensor]]:
     """Every tensor that changes, one after the other, each once: a layer may be called twice, a tensor shared.
 
@@ -46,7 +41,6 @@ def written(
         graph: Their channel graph.
         rewrites: What to do.
         write: Writes weights, where more is known of them than their rewrite.
-        empty: Where to write weights otherwise.
     """
     added, done = offsets(tensors, graph, rewrites), set[str]()
     for index, linear in enumerate(graph.maps):
@@ -56,7 +50,7 @@ def written(
             done.add(linear.weight)
             if write is None:
                 columns = column_transform(linear, rewrites)
-                yield linear.weight, write_weight(tensors[linear.weight], linear, rows, columns, empty=empty)
+                yield linear.weight, write_weight(tensors[linear.weight], linear, rows, columns)
             else:
                 yield linear.weight, write(index, linear)
         if linear.bias is not None and linear.bias not in done and (rows is not None or index in added.layers):

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from canon.graph.mapped import is_mapped, keeper, put_away
+from canon.graph.tensors import shape_of
 from canon.verify.layout import Layout, Step, coordinates
 from canon.verify.shuffled import shuffled_cosine
 from canon.verify.side import Part, Side
@@ -68,15 +69,28 @@ def portray(traced: Traced, layout: Layout, numbers: int, seed: int) -> Portrait
             if not step.last:
                 everyone = torch.arange(space.width)
                 side.place(space, coordinates(everyone, step.leader, scales, scales, told.constants), frozenset(scales))
-    return Portrait(with_luck(steps, traced), numbers, seed)
+    return Portrait(with_luck(steps, traced, numbers), numbers, seed)
 
 
-def with_luck(steps: Sequence[Step], traced: Traced) -> tuple[Step, ...]:
-    """Steps that say what rows with the same numbers in other places would reach."""
-    alike = [shuffled_cosine(linear, traced.tensors) for linear in traced.graph.maps]
+def with_luck(steps: Sequence[Step], traced: Traced, numbers: int) -> tuple[Step, ...]:
+    """Steps that say what rows with the same numbers in other places would reach, all layers of a step together.
+
+    Each counts as much as it does where channels are compared: by the number of ways in which its rows can differ.
+    Beside one whose rows say nothing, none is believed.
+    """
+    maps, tensors = traced.graph.maps, traced.tensors
+    alike = [shuffled_cosine(linear, tensors) for linear in maps]
+    lengths = [shape_of(tensors, x.weight).numel() / shape_of(tensors, x.weight)[x.row_axis] for x in maps]
+    ways = [1 / (1 / length + 1 / numbers) for length in lengths]
+
+    def together(step: Step) -> float:
+        total = sum(ways[index] for index in step.maps)
+        if any(alike[index] == 1 for index in step.maps):
+            return 1.0
+        return sum(ways[index] * alike[index] for index in step.maps) / total if total else 0.0
+
     # As a key file keeps it.
-    luck = [round(max((alike[index] for index in step.maps), default=0.0), 4) for step in steps]
-    return tuple(replace(step, shuffled=reached) for step, reached in zip(steps, luck, strict=True))
+    return tuple(replace(step, shuffled=round(together(step), 4)) for step in steps)
 
 
 def reduce(portrait: Portrait) -> Portrait:

@@ -17,6 +17,9 @@ from canon.graph import LinearMap
 SAMPLE: Final = 64
 """Rows that are shuffled."""
 
+CHANNELS: Final = 16
+"""Input channels from which on they can be put in another order that has nothing to do with theirs."""
+
 COMPARED: Final = 1024
 """Rows that they are compared with at most."""
 
@@ -36,12 +39,22 @@ def shuffled_cosine(linear: LinearMap, tensors: Mapping[str, Tensor]) -> float:
         return 1.0
     picked, norms = picked[:COMPARED], norms[:COMPARED]
     compared = len(picked)
-    moved = (picked[:SAMPLE] / norms[:SAMPLE, None])[:, torch.randperm(length, generator=generator)]
-    cosine = (moved @ picked.T).abs_().div_(norms).amax(dim=1)
-    reached = float(cosine.median())
+    entries = torch.randperm(length, generator=generator)
+    kernel = _kernel(rows)
+    orders = [entries]
+    if length // kernel >= CHANNELS:  # kernels of other channels, as they are: the middle of each may hold all there is
+        channels = torch.randperm(length // kernel, generator=generator)
+        orders.append((channels[:, None] * kernel + torch.arange(kernel)).flatten())
+    unit = picked[:SAMPLE] / norms[:SAMPLE, None]
+    reached = max(float((unit[:, o] @ picked.T).abs_().div_(norms).amax(dim=1).median()) for o in orders)
     usual = (1 - compared ** (-2 / max(1, length - 1))) ** 0.5
     # Random rows reach the usual. Far beyond it, rows are alike wherever their numbers stand.
     return 1.0 if reached >= (1 + usual) / 2 else reached
+
+
+def _kernel(rows: Tensor) -> int:
+    """Places of a kernel, which stand side by side in a flat row."""
+    return rows[0, 0].numel() if rows.ndim > 2 else 1
 
 
 def _not_zero(rows: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:

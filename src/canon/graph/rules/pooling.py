@@ -75,16 +75,9 @@ def reduce(
     **kwargs: Any,
 ) -> ChannelAxis | None:
     """A reduction over positions goes channel by channel; one over the channels does not care for their order."""
-    if x.channels is None:
+    axis = _left(state, call, x, dim, keepdim)
+    if x.channels is None or axis is None:
         return None
-    rank, axis = x.data.ndim, x.channels.axis
-    dims = range(rank) if dim is None or dim in ((), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
-    reduced = {int(d) % rank for d in dims}
-    if axis in reduced:
-        state.mixed(x.channels.parts, f"{call.name} over the channels")
-        return None
-    if not keepdim:
-        axis -= sum(d < axis for d in reduced)
     identity = (lambda v: v) if call.name != "mean" else None
     parts = state.homogeneous(
         x.channels.parts,
@@ -94,6 +87,34 @@ def reduce(
         reach="mean" if call.name in ("mean", "sum") else "extreme",
     )
     return ChannelAxis(axis, parts)
+
+
+@rule("norm", "linalg_vector_norm")
+def length(
+    state: State, call: Call, x: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any
+) -> ChannelAxis | None:
+    """How long a channel's values are as a vector, or those of all channels."""
+    axis = _left(state, call, x, dim, keepdim)
+    if x.channels is None or axis is None:
+        return None
+    if p == 0:  # a number of positions
+        state.pin(x.channels.parts, f"{call.name} of order 0")
+        return None
+    parts = state.homogeneous(x.channels.parts, curved=True, keeps_constants=False, reach="other")
+    return ChannelAxis(axis, parts)
+
+
+def _left(state: State, call: Call, x: Value, dim: Any, keepdim: bool) -> int | None:
+    """The channels' axis after others are reduced; None where it is one of these."""
+    if x.channels is None:
+        return None
+    rank, axis = x.data.ndim, x.channels.axis
+    dims = range(rank) if dim is None or dim in ((), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
+    reduced = {int(d) % rank for d in dims}
+    if axis in reduced:
+        state.mixed(x.channels.parts, f"{call.name} over the channels")
+        return None
+    return axis if keepdim else axis - sum(d < axis for d in reduced)
 
 
 @rule("max", "min")

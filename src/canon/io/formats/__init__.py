@@ -14,12 +14,12 @@ from canon.io.formats.safetensors import Safetensors, SafetensorsInParts
 from canon.io.formats.state import OldStateDict, StateDict
 
 _PACKED: Final = ("a packed file", "Unpack it, and give the model in it")
-_ELSEWHERE: Final = "Export the model as ONNX from the program that made it"
+_PAGE: Final = ("a web page", "Fetch the model itself, not the page about it")
 _OTHERS: Final[dict[bytes, tuple[str, str]]] = {
     b"version https://git-lfs": ("a pointer of Git LFS, not the model", "Fetch the model itself with 'git lfs pull'"),
     b"\x1f\x8b": _PACKED, b"BZh": _PACKED, b"\xfd7zXZ\0": _PACKED, b"7z\xbc\xaf": _PACKED, b"(\xb5/\xfd": _PACKED,
-    b"\x89HDF\r\n": ("an HDF5 file", _ELSEWHERE), b"<!": ("a web page", "Fetch the model itself, not the page about it"),
-    b"<html": ("a web page", "Fetch the model itself, not the page about it"),
+    b"\x89HDF\r\n": ("an HDF5 file", "Export the model as ONNX from the program that made it"),
+    b"<!": _PAGE, b"<html": _PAGE,
     b"GGUF": ("a GGUF file", "Give the folder that it was converted from, with its config.json"),
 }  # fmt: skip
 """What else people take for models, by its first bytes, and what to do with it."""

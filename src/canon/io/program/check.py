@@ -14,6 +14,8 @@ from canon.graph.tensors import meta_clone
 
 MOST_MADE: Final = 1 << 26
 """Numbers that a program may make from nothing, as `zeros` does, when it runs."""
+
+
 def check_sizes(module: fx.GraphModule, where: str, limits: Limits) -> None:
     """Follow the shapes of all values on the meta device, where nothing is allocated.
 
