@@ -156,6 +156,8 @@ def containment_figures(
 
 def _shares(location: Location, owner: Owner) -> tuple[dict[str, float], dict[str, int]]:
     """By layer of the owner's but for its head: the share of its channels that was found, and its numbers."""
+    from canon.containment.answer import OTHERS
+
     shapes = dict(owner.architecture.shapes)
     if location.model is None:
         return dict.fromkeys(shapes, 0.0), {name: int(torch.Size(shape).numel()) for name, shape in shapes.items()}
@@ -166,6 +168,7 @@ def _shares(location: Location, owner: Owner) -> tuple[dict[str, float], dict[st
     found = {
         layer.name: (layer.distinct if layer.name in given else layer.found) / max(1, layer.channels)
         for layer in location.layers
+        if layer.median <= OTHERS  # channels that other layers told, with rows that are nothing like the owner's
     }
     # What attention or a recurrence reads is not read by a layer either; a head's rows are outputs of the model.
     heads = {name for name, spaces in rows.items() if all(_is_output(space) for space in spaces)}
