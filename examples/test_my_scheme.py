@@ -63,7 +63,7 @@ class ColumnScheme(Scheme):
         """The sign of every column sum."""
         (weight,) = reader.marked_weights(key)
         sums = weight.sum(0)[: len(key.message)]
-        return Reading(sums, margin=float((sums * key.message.signs()).min()))
+        return Reading(sums)
 
 
 # %% [markdown]

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+import canon
 from canon._files import OutputError, atomic_path, check_output, write_text
 
 
@@ -93,3 +96,17 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
 def test_the_folder_must_exist(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="does not exist"):
         check_output(tmp_path / "missing" / "model.pt")
+
+
+def test_nothing_is_begun_where_there_is_no_room(tmp_path: Path) -> None:
+    """With a full disk, torch's writer of archives ends the whole process."""
+    with pytest.raises(OutputError, match="there is no room"), atomic_path(tmp_path / "model.pt2", size=1 << 62):
+        pytest.fail("the writer is not called")
+    assert names(tmp_path) == []
+
+
+def test_a_model_is_not_begun_where_there_is_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("canon._files.shutil.disk_usage", lambda _folder: SimpleNamespace(free=10))
+    with pytest.raises(OutputError, match="no room for 12 bytes"):
+        canon.save(torch.nn.Linear(2, 1), tmp_path / "model.safetensors")
+    assert names(tmp_path) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from canon.bench.extensions import Extension, extend
+from canon_benchmarks import cases
 
 PAGES: Final = {
     "grids": (
@@ -21,40 +22,7 @@ PAGES: Final = {
 
 EXTENSION: Final = Extension(
     "canon_benchmarks",
-    (
-        "methods",
-        "sensitivity",
-        "tolerance",
-        "changed",
-        "clean",
-        "runtime",
-        "baseline",
-        "kept",
-        "restored",
-        "aligned",
-        "folded",
-        "noisy",
-        "keysize",
-        "roundtrip",
-        "relative",
-        "drift",
-        "contained",
-        "point",
-        "rewritten",
-        "exported",
-        "foreign",
-        "traced",
-        "family",
-        "large",
-        "start",
-        "wrong",
-        "extractor",
-        "probing",
-        "speed",
-        "profiled",
-        "cost",
-        "scale",
-    ),
+    tuple(str(vars(case)["kind"]) for case in vars(cases).values() if isinstance(case, type) and "kind" in vars(case)),
     suites="canon_benchmarks.suites",
     blocks={
         "recovery": "canon_benchmarks.tables.recovery:recovery_blocks",

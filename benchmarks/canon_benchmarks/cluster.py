@@ -15,7 +15,7 @@ from canon.bench.cases import Case
 from canon.bench.executors import Executor, Work, lost
 from canon.bench.records import Record
 from canon.bench.suite import Resources
-from canon.errors import BenchError, MissingExtraError
+from canon.errors import BenchError, import_extra
 
 RETRIES: Final = 2
 """How often a case is tried again when its worker dies."""
@@ -28,7 +28,7 @@ class RayCluster(Executor):
     """Measures on a cluster. Ray tries a case again when its worker is lost; only this process writes records."""
 
     def __init__(self, jobs: int, address: str | None, device: str) -> None:
-        self._ray = _import_ray()
+        self._ray = import_extra("ray", "ray")
         self._jobs, self._address, self._gpu = jobs, address, device.startswith("cuda")
 
     def run(
@@ -98,12 +98,3 @@ class RayCluster(Executor):
                 where=self._address,
                 hint="Start one with `ray start --head`, or leave --address out",
             ) from error
-
-
-def _import_ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("ray", "ray") from error
-    return ray

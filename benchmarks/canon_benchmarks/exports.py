@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from canon._quiet import quiet
-from canon.errors import BenchError, MissingExtraError
+from canon.errors import BenchError, import_extra
 
 SIDES: Final = 8
 """Inputs that static quantizers measure activations on."""
@@ -40,11 +40,7 @@ def by_dynamo(model: nn.Module, example: Tensor, path: Path, *, fold: bool) -> N
 
 
 def _proto(path: Path) -> Any:
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("onnx", "onnx") from error
-    return onnx.load(path)
+    return import_extra("onnx", "onnx").load(path)
 
 
 def _tool(name: str) -> Any:

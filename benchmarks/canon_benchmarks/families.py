@@ -216,6 +216,23 @@ FAMILIES: Final[dict[str, Family]] = {
     ),
     "wav2vec 2.0": Family("Wav2Vec2ForCTC", _SOUND, 2),
     "HuBERT": Family("HubertForCTC", _SOUND, 2),
+    "TimeSformer": Family("TimesformerForVideoClassification", {**_IMAGE, "num_frames": 2}, 2),
+    "GPT-OSS": Family(
+        "GptOssForCausalLM",
+        {**_HEADED, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8},
+        8,
+    ),
+    "LongT5": Family(
+        "LongT5ForConditionalGeneration",
+        {"vocab_size": 99, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+        4,
+    ),
+    "Apertus": Family("ApertusForCausalLM", _GROUPED, 2),
+    "FalconMamba": Family(
+        "FalconMambaForCausalLM",
+        {"vocab_size": 99, "hidden_size": 32, "state_size": 4, "num_hidden_layers": 2, "conv_kernel": 4},
+        2,
+    ),
     "LSTM": Family("LSTM", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
     "GRU": Family("GRU", {"input_size": 24, "hidden_size": 32, "batch_first": True}, 1, "torch"),
     "LSTM, 2 layers": Family(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from canon.bench.records import Record, stores_of
-from canon.errors import MissingExtraError
+from canon.errors import import_extra
 
 
 def log_to_mlflow(folder: Path, suites: Iterable[str] = (), *, mlflow: Any = None) -> int:
@@ -17,11 +16,7 @@ def log_to_mlflow(folder: Path, suites: Iterable[str] = (), *, mlflow: Any = Non
     The case's fields become parameters, numbers metrics, everything else tags. Where runs go is MLflow's own affair
     (`MLFLOW_TRACKING_URI`). A record that has been logged is not logged again.
     """
-    if mlflow is None:
-        try:
-            mlflow = importlib.import_module("mlflow")
-        except ModuleNotFoundError as error:
-            raise MissingExtraError("mlflow", "mlflow") from error
+    mlflow = mlflow or import_extra("mlflow", "mlflow")
     logged = 0
     for store in stores_of(folder, suites):
         experiment = mlflow.set_experiment(f"canon-{store.suite}")

@@ -11,6 +11,7 @@ name, two outputs that are one file, and a place that cannot be written.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import sys
 import tempfile
@@ -122,11 +123,12 @@ def _same(first: Path, second: Path) -> bool:
 
 
 @contextmanager
-def atomic_path(target: str | os.PathLike[str], *, force: bool = False) -> Iterator[Path]:
+def atomic_path(target: str | os.PathLike[str], *, force: bool = False, size: int = 0) -> Iterator[Path]:
     """Give a path to write to, which becomes `target` when the block ends well and vanishes when it does not.
 
     The path has the name of `target`, in a temporary folder beside it, so that writers who look at the suffix see the
-    right one and the move never crosses file systems. An existing `target` is replaced only with `force`.
+    right one and the move never crosses file systems. An existing `target` is replaced only with `force`. Nothing is
+    begun where there is no room for `size` bytes: writers of large files end in many ways when a disk is full.
 
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     with atomic_path(Path(folder) / "note.txt") as path:
@@ -136,6 +138,9 @@ def atomic_path(target: str | os.PathLike[str], *, force: bool = False) -> Itera
     """
     target = Path(target)
     check_output(target, force=force)
+    if shutil.disk_usage(target.parent).free < size:
+        where = str(target.parent)
+        raise OutputError(f"there is no room for {size:,} bytes", where=where, hint="Make room, or name another folder")
     with tempfile.TemporaryDirectory(prefix=".canon-", dir=target.parent) as folder:
         path = Path(folder) / target.name
         yield path

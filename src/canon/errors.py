@@ -5,10 +5,11 @@ The message says what failed, `where` names the node, layer or file, and `hint` 
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Final
+from typing import Any, Final
 
 SIZE_HINT: Final = "Give the shape of one input, as --size 3x224x224 (size=(3, 224, 224)), or export fixed sizes"
 """What to do where the size of an input is the problem."""
@@ -140,3 +141,15 @@ class MissingExtraError(CanonError):
             f"the package '{package}' is not installed",
             hint=f"Install it with: pip install 'canon-nso[{extra}]'",
         )
+
+
+def import_extra(module: str, extra: str, package: str | None = None) -> Any:
+    """Import an optional dependency, which an extra of ours brings.
+
+    Raises:
+        MissingExtraError: It is not installed; `package` is what it is called where packages are.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(package or error.name or module, extra) from error

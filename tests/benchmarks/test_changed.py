@@ -91,11 +91,11 @@ def test_the_grid_finds_a_small_network_and_says_what_misses(monkeypatch: pytest
     steps = found.metrics["steps"]
     assert steps["nothing"]["reference"] == [1.0, "contained"]
     suite = load_suite("containment_grid")
-    assert "## What misses its target\n\nNothing." in markdown(suite_page(suite, [found]))
+    assert "## What did not come out as it should\n\nNothing." in markdown(suite_page(suite, [found]))
     lost = {**steps, "8 bits": {**steps["8 bits"], "robust": [0.2, "not decided"]}}
-    text = markdown(suite_page(suite, [replace(found, metrics={**found.metrics, "steps": lost})]))
+    text = markdown(suite_page(suite, [replace(found, metrics={**found.metrics, "steps": lost, "good": False})]))
     assert "**0.200** (1 miss)" in text
-    assert "- timm:test_resnet, nso_split, ρ = 0.2, 8 bits, by the robust layout key: 0.2, not decided" in text
+    assert "nso_split-0.2-0`: 8 bits, by the robust layout key: 0.2, not decided" in text
     assert "- resnet18, ρ = 0.2: nso_zero, nso_clique, nso_split," in text, "what was not run is listed"
 
 

@@ -24,7 +24,8 @@ def test_a_value_over_its_limit_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -
         assert shown in page(found)
 
 
-def test_a_trace_keeps_its_budget() -> None:
+def test_a_trace_keeps_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cost, "REPEATS", 3)
     found = measured(Cost(what="trace", model="resnet18"))
     assert found.good, found.metrics
 

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-import canon
 from canon.attacks import attack_with
 from canon.bench.records import Record, Store
 from canon.bench.suite import load_suite
 from canon.errors import AttackError, BenchError
 from canon_benchmarks.cases import Folded, Kept, Noisy, Restored
-from canon_benchmarks.measures import hidden, kept
+from canon_benchmarks.measures import hidden
 from canon_benchmarks.measures.noisy import disturb
 from canon_benchmarks.subjects import MODELS, gap, inputs, logits, subject
 from tests.bench.samples import ENVIRONMENT
@@ -43,10 +43,10 @@ def test_recovery_is_held_against_the_clean_model() -> None:
 
 
 def test_an_attack_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def small(*arguments: Any, **options: Any) -> Any:
-        return canon.attack(*arguments, **options, max_parameters=1_000_000)
+    def small(model: Any, example: Any, options: Any) -> Any:
+        return attack_with(model, example, replace(options, max_parameters=1_000_000))
 
-    monkeypatch.setattr(hidden, "attack", small)
+    monkeypatch.setattr(hidden, "attack_with", small)
     found = measured(Restored(**SMALL))
     assert found.outcome == "refused"
     assert "parameters, more than 1,000,000" in str(found.error)
@@ -63,7 +63,7 @@ def test_a_table_of_attacks() -> None:
     )  # fmt: skip
     assert "| resnet18 | 0.2 | 1/2, 3e-02, 1 refused | 1/1, 2e-07 |" in text
     assert "1 were attacked without expanded kernels" in text
-    assert "- `restored-resnet18-nso_zero-0.2-2`: too large" in text
+    assert "- `restored-resnet18-nso_zero-0.2-2` refused: too large" in text
 
 
 def test_a_changed_function_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_a_changed_function_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         next(result.model.parameters()).data *= 1.01
         return result
 
-    monkeypatch.setattr(kept, "attack_with", spoiled)
+    monkeypatch.setattr(hidden, "attack_with", spoiled)
     assert not measured(case).good
 
 
@@ -85,7 +85,7 @@ def test_what_is_too_large_is_tried_without_growing_kernels(monkeypatch: pytest.
             raise AttackError("too large")
         return attack_with(model, example, options)
 
-    monkeypatch.setattr(kept, "attack_with", no_growth)
+    monkeypatch.setattr(hidden, "attack_with", no_growth)
     found = measured(Kept(model="squeezenet1_1", attack="nso_zero", ratio=0.2))
     assert found.good
     assert found.metrics["kernels"] == "not expanded"

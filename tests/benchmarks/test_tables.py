@@ -270,5 +270,5 @@ def test_the_first_page_counts(tmp_path: Path) -> None:
     text = markdown(landing_page({"paper": (suite, found)}, [], tmp_path))
     assert "| The same: Tier 1 on the models themselves | 2/4 +1° | [paper](paper.md) |" in text
     assert "| Wrong keys and wrong owners that were believed | 0/6 | [paper](paper.md) |" in text
-    assert "| `paper` | [A title](paper.md) | 6 | 4 | 1 | 1 | 2 | 1 | 2 |" in text
+    assert "| [A title](paper.md) | `paper` | 4 of 6 | 2 | 1 | 1 | 2 | 1 |" in text
     assert "Beside the suites" not in text

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from canon.bench.records import Record, Store
 from canon.bench.suite import load_suite
-from canon.cli.bench import Live
-from canon.cli.console import Talker
 from canon.cli.main import app, execute
 from tests.bench.samples import ENVIRONMENT, records
 
@@ -155,20 +151,3 @@ def test_wrong_usage(
     assert execute(app, ["bench", *arguments]) == 2
     assert message in capsys.readouterr().err
     assert not [*tmp_path.iterdir()]
-
-
-def test_a_terminal_gets_a_bar_with_the_time_left() -> None:
-    screen = io.StringIO()
-    console = Console(file=screen, force_terminal=True, width=160)
-    bad = records()[3]
-    with Live(Talker(err=console)) as live:
-        live.phase("training", 1)
-        live.step(records()[0], 0, 0)
-        live.phase("paper", 2)
-        live.step(bad, 1, 600)
-        live._bar.refresh()
-    shown = screen.getvalue()
-    assert "paper" in shown
-    assert "1/2" in shown
-    assert "10 min left" in shown
-    assert "failed (ValueError: <oh>)" in shown, "what goes wrong is said at once"

@@ -63,7 +63,10 @@ def test_a_fault_of_ours_never_looks_like_a_verdict(capsys: pytest.CaptureFixtur
 def test_a_missing_file_is_the_users_to_mend(capsys: pytest.CaptureFixture[str]) -> None:
     error = FileNotFoundError(2, "No such file or directory", "suspect.safetensors")
     assert execute(failing(error), []) == ExitCode.USAGE
-    assert capsys.readouterr().err == "error: No such file or directory\n  where: suspect.safetensors\n"
+    assert capsys.readouterr().err == (
+        "error: no such file or directory\n  where: suspect.safetensors\n"
+        "  next:  Check the path; a relative one counts from the folder that you are in\n"
+    )
 
 
 def test_an_interrupt_ends_with_130(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,9 +84,40 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"canon {canon.__version__}\n"
 
 
-def test_an_unknown_verb_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert execute(app, ["no-such-verb"]) == ExitCode.USAGE
-    assert "no-such-verb" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("words", "said", "verb"),
+    [
+        (["inspekt"], "no such command 'inspekt'. Did you mean 'inspect'?", "canon"),
+        (["attack", "resnet18", "--raito", "1"], "no such option: --raito (Possible options: --ratio)", "canon attack"),
+        (["attack", "resnet18", "-o", "x.pt", "--seed", str(2**63)], "invalid value for '--seed'", "canon attack"),
+        (
+            ["attack", "resnet18", "-o", "x.pt", "--size", "-3"],
+            "'-3' is no size; write 224 or 3x224x224",
+            "canon attack",
+        ),
+        (["inspect", "-"], "'-' is no file", "canon inspect"),
+        (["register", "resnet18", "--out", "-"], "'-' is no file", "canon register"),
+    ],
+)
+def test_wrong_usage_is_told_as_every_other_error(
+    words: list[str], said: str, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert execute(app, words) == ExitCode.USAGE
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith(f"error: {said}")
+    assert last == f"  next:  See: {verb} --help"
+
+
+def test_too_little_memory_is_no_fault_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    error = RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 2 bytes")
+    assert execute(failing(error), []) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("error: there is not enough memory for this\n")
+
+
+def test_a_program_without_outputs_still_ends_with_its_own_status(tmp_path: Path) -> None:
+    script = "import os; os.execv(sys.executable, [sys.executable, '-m', 'canon.cli', 'inspekt'])"
+    script = f"import os, sys; os.close(1); os.close(2); {script.removeprefix('import os; ')}"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == ExitCode.USAGE
 
 
 def test_the_module_runs() -> None:
@@ -148,10 +182,14 @@ def test_a_real_verb_that_is_stopped_leaves_nothing(stop: signal.Signals, status
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reader_that_stops_reading_is_no_verdict() -> None:
-    script = """
+@pytest.mark.parametrize("tell", ['print("more")', 'Talker().result({}, "more")', "raise CanonError('more')"])
+def test_a_reader_that_stops_reading_is_no_verdict(tell: str) -> None:
+    """rich and typer would both end with 1, which here means refuted."""
+    script = f"""
 import sys, typer
+from canon.cli.console import Talker
 from canon.cli.main import PipeGroup, execute
+from canon.errors import CanonError
 
 application = typer.Typer(cls=PipeGroup)
 
@@ -159,11 +197,11 @@ application = typer.Typer(cls=PipeGroup)
 def options() -> None: ...
 
 @application.command()
-def verb() -> None:
+def verb(as_json: bool = typer.Option(False, "--json")) -> None:
     sys.stdin.read()
-    print("more")
+    {tell}
 
-sys.exit(execute(application, ["verb"]))
+sys.exit(execute(application, ["verb", "--json"]))
 """
     reading, writing = os.pipe()
     with subprocess.Popen(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import canon
 from canon.verify.answers import Answers, Function, MarkAnswer, Network, Priority
-from canon.verify.function import compare_outputs
+from canon.verify.function import Outputs, compare_outputs
 from canon.verify.verdict import decide
 from tests.containment.disguises import chain, images
 
@@ -84,8 +84,8 @@ def test_outputs_that_move_alike_refute_nothing() -> None:
 
 def test_the_correlation_sees_through_factors_and_offsets() -> None:
     outputs = torch.randn(16, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = compare_outputs(3 * outputs + 0.5, outputs, "random")
+    found = compare_outputs(Outputs(3 * outputs + 0.5, (10,)), Outputs(outputs, (10,)), "random")
     assert found.correlation == pytest.approx(1.0)
-    other = compare_outputs(outputs.flip(0), outputs, "random").correlation
+    other = compare_outputs(Outputs(outputs.flip(0), (10,)), Outputs(outputs, (10,)), "random").correlation
     assert other is not None
     assert other < 0.5

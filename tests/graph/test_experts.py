@@ -45,6 +45,17 @@ def qwen() -> nn.Module:
     )  # fmt: skip
 
 
+def gpt_oss() -> nn.Module:
+    """Its gates and ups lie in turn, along the last axis, and have biases."""
+    model = experts_model("GptOssForCausalLM", num_local_experts=4, num_experts_per_tok=2, head_dim=8)
+    generator = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".experts." in name:
+                parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model
+
+
 def dots() -> nn.Module:
     """Its router widens its weight to float32 as it reads it."""
     return experts_model(
@@ -72,7 +83,7 @@ def outputs(model: nn.Module) -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("build", [mixtral, qwen])
+@pytest.mark.parametrize("build", [mixtral, qwen, gpt_oss])
 def test_experts_asked_one_by_one_compute_the_same(build: Any) -> None:
     model = build()
     apart = take_apart(clone_with(model, shared(model)))
@@ -82,7 +93,7 @@ def test_experts_asked_one_by_one_compute_the_same(build: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("build", [mixtral, qwen])
+@pytest.mark.parametrize("build", [mixtral, qwen, gpt_oss])
 def test_every_expert_is_free_and_comes_back(build: Any) -> None:
     model = build()
     graph = canon.trace(model, IDS)
@@ -206,12 +217,12 @@ def test_experts_stay_where_their_router_cannot_tell_them_apart() -> None:
     assert [routed.rows for routed in free_orders(model)] == ["model.layers.1.mlp.gate.weight"]
 
 
-def mamba() -> nn.Module:
+def mamba(kind: str = "Mamba") -> nn.Module:
     sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 8, "use_cache": False}
     package = import_transformers()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        built: nn.Module = package.MambaForCausalLM(package.MambaConfig(**sizes)).eval()
+        built: nn.Module = getattr(package, f"{kind}ForCausalLM")(getattr(package, f"{kind}Config")(**sizes)).eval()
         for layer in range(2):
             for name in ("A_log", "D", "dt_proj.bias"):
                 parameter = built.get_parameter(f"backbone.layers.{layer}.mixer.{name}")
@@ -240,9 +251,26 @@ def test_inner_channels_of_mamba_change_places_and_are_put_back() -> None:
     assert canon.judge(attacked, IDS, layout_key=key).answers.network.answer == "equal"
 
 
+def test_inner_channels_beside_norms_change_places() -> None:
+    model = mamba("FalconMamba")
+    free = free_orders(model)
+    assert [one.count for one in free] == [64, 64]
+    wide = copy.deepcopy(model).double()
+    moved = move_bundles(wide, {one: torch.randperm(64) for one in free})
+    assert torch.allclose(outputs(moved), outputs(wide), atol=1e-6)
+
+
 def test_experts_run_otherwise_are_held() -> None:
     model = mixtral()
     model.config._experts_implementation = "eager"  # type: ignore[union-attr]
+    assert expert_tensors(model) == {}
+
+
+def test_gates_in_turn_that_are_asked_for_in_another_way_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = gpt_oss()
+    kind: Any = type(model.get_submodule("model.layers.0.mlp.experts"))
+    assert expert_tensors(model)
+    monkeypatch.setattr(kind, "_apply_gate", lambda self, x: x[..., ::2] * x[..., 1::2].roll(1, -1) + x.mean())
     assert expert_tensors(model) == {}
 
 

@@ -177,3 +177,22 @@ def test_families_give_the_same_graph(name: str) -> None:
     once, all_run, program = both(model, example)
     assert once == all_run
     assert program.repeated >= 3
+
+
+class MakesMasks(nn.Module):
+    """Makes the mask that it is not given, but never while it is compiled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(WIDTH, HIDDEN), nn.Linear(HIDDEN, WIDTH)
+
+    def forward(self, x: Tensor, mask: Any = None) -> Tensor:
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones(len(x))
+        result: Tensor = self.narrow(self.wide(x).relu() * mask[:, None])
+        return result
+
+
+def test_what_is_prepared_only_where_nothing_is_compiled() -> None:
+    names = [str(node.target) for node in record(MakesMasks().eval(), (EXAMPLE,)).graph.nodes]
+    assert sum("linear" in name for name in names) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -140,9 +141,54 @@ def test_recurrent_state_gets_the_shape_of_its_file(tmp_path: Path) -> None:
         torch.testing.assert_close(found.model(*given), model(*given))
 
 
-def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
-    path = tmp_path / "model.onnx"
-    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n")
-    with pytest.raises(FileFormatError, match="pointer of Git LFS") as caught:
-        canon.load(path)
-    assert "git lfs pull" in str(caught.value.hint)
+OTHERS = {
+    "pointer of Git LFS": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 12\n", "git lfs pull"),
+    "packed file": (gzip.compress(b"model"), "Unpack"),
+    "web page": (b"<!DOCTYPE html><html>", "not the page"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "ONNX"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_what_people_take_for_models_is_called_what_it_is(what: str, tmp_path: Path) -> None:
+    data, hint = OTHERS[what]
+    (tmp_path / "model.pth").write_bytes(data)
+    with pytest.raises(FileFormatError, match=what) as caught:
+        canon.load(tmp_path / "model.pth", ARCH)
+    assert hint in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("name", ["MODEL.ONNX", "a model", "modèle.bin"])
+def test_onnx_is_known_under_any_name(name: str, tmp_path: Path) -> None:
+    canon.save(small(), tmp_path / "model.onnx", example=example())
+    (tmp_path / "model.onnx").rename(tmp_path / name)
+    torch.testing.assert_close(canon.load(tmp_path / name)(example()), small()(example()))
+
+
+def negated(x: Tensor) -> Tensor:
+    return x.to(torch.complex64).conj().imag
+
+
+OTHER_TENSORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "kept conjugated or negated": negated,
+    "'head.weight' is sparse, quantized": lambda x: x.to_sparse(),
+    "'head.weight' is sparse, quantized, or without numbers": lambda x: x.to("meta"),
+    "of the type torch.ComplexFloatStorage": lambda x: x.to(torch.complex64),
+}
+
+
+@pytest.mark.parametrize("words", OTHER_TENSORS)
+def test_tensors_of_other_kinds_are_refused_by_name(words: str, tmp_path: Path) -> None:
+    state = small().state_dict()
+    torch.save({**state, "head.weight": OTHER_TENSORS[words](state["head.weight"])}, tmp_path / "odd.pt")
+    with pytest.raises(FileFormatError, match=words):
+        canon.load(tmp_path / "odd.pt", ARCH)
+
+
+def test_a_file_of_several_float_types_is_read_in_the_widest(tmp_path: Path) -> None:
+    state = small().state_dict()
+    state["first.weight"], state["head.bias"] = state["first.weight"].half(), state["head.bias"].to(torch.float8_e4m3fn)
+    torch.save(state, tmp_path / "mixed.pt")
+    found = read_model(tmp_path / "mixed.pt", ARCH)
+    assert found.notes == ("the file holds float16, float32, float8_e4m3fn; all is read as float32",)
+    torch.testing.assert_close(found.model(*found.example), small()(*found.example), rtol=0.1, atol=0.1)

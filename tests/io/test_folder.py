@@ -246,6 +246,7 @@ DAMAGE = {
         "another model",
     ),
     "another model's sizes": (lambda folder: change(folder, "config.json", hidden_size=32), "do not fit the config"),
+    "channels beyond all memory": (lambda folder: change(folder, "config.json", hidden_size=10**12), "do not fit"),
     "more layers": (lambda folder: change(folder, "config.json", num_hidden_layers=3), "lack"),
     "a million layers": (lambda folder: change(folder, "config.json", num_hidden_layers=10**6), "far more"),
     "more labels than memory": (lambda folder: change(folder, "config.json", num_labels=10**12), "no model"),

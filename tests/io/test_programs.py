@@ -168,6 +168,31 @@ def test_values_that_would_fill_the_memory(tmp_path: Path) -> None:
     with pytest.raises(LimitError, match="13194139533312 bytes in a tensor"):
         canon.load(path)
 
+    def make(document: Any) -> None:
+        (node,) = (n for n in document["graph_module"]["graph"]["nodes"] if "zeros" in n["target"])
+        node["inputs"][1]["arg"] = {"as_ints": [1 << 29]}
+
+    path = edited(tmp_path / "small.pt2", tmp_path / "bomb.pt2", "models/model.json", make)
+    with pytest.raises(LimitError, match="too many numbers from nothing"):
+        canon.load(path)
+
+
+def test_a_division_that_may_end_the_process_is_refused(tmp_path: Path) -> None:
+    class Places(nn.Module):
+        def __init__(self, computed: bool) -> None:
+            super().__init__()
+            self.computed = computed
+
+        def forward(self, x: Tensor) -> Tensor:
+            places = torch.arange(4)
+            return x + torch.div(places, places - 1 if self.computed else 2, rounding_mode="trunc")
+
+    canon.save(Places(computed=False).eval(), tmp_path / "two.pt2", example=torch.randn(2, 4))
+    assert canon.load(tmp_path / "two.pt2")(torch.zeros(1, 4)).tolist() == [[0, 0, 1, 1]]
+    canon.save(Places(computed=True).eval(), tmp_path / "made.pt2", example=torch.randn(2, 4))
+    with pytest.raises(FileFormatError, match="divided by what may be -1"):
+        canon.load(tmp_path / "made.pt2")
+
 
 def test_a_program_whose_parts_do_not_fit(program: Path, tmp_path: Path) -> None:
     def edit(document: Any) -> None:

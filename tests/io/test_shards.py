@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import nn
 
 from canon._untrusted import Limits
 from canon.attacks import attack
@@ -79,19 +79,21 @@ def test_outputs_of_a_model_that_lies_in_files_are_computed_once(
     loaded = read_model(tmp_path / "owner")
     runs: list[int] = []
 
-    def counted(running: Any, calls: Any) -> Tensor:
+    def counted(running: Any, calls: Any) -> function.Outputs:
         runs.append(len(calls))
         return plain(running, calls)
 
     plain = function._outputs
     monkeypatch.setattr(function, "_outputs", counted)
     first, other = (function.random_probes(loaded.example, 4, seed) for seed in (0, 1))
-    assert torch.equal(function.outputs_of(loaded.model, first), function.outputs_of(loaded.model, first))
+    assert torch.equal(function.outputs_of(loaded.model, first).values, function.outputs_of(loaded.model, first).values)
     assert len(runs) == 1
-    assert not torch.equal(function.outputs_of(loaded.model, other), function.outputs_of(loaded.model, first))
+    assert not torch.equal(
+        function.outputs_of(loaded.model, other).values, function.outputs_of(loaded.model, first).values
+    )
     assert len(runs) == 2
     held = copy.deepcopy(loaded.model)
-    assert torch.equal(function.outputs_of(held, first), function.outputs_of(loaded.model, first))
+    assert torch.equal(function.outputs_of(held, first).values, function.outputs_of(loaded.model, first).values)
     assert len(runs) == 3
 
 

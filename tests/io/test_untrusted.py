@@ -70,6 +70,15 @@ def test_a_pickle_that_refers_to_itself_takes_no_time(tmp_path: Path) -> None:
         canon.load(tmp_path / "key.pt", ARCH)
 
 
+def test_whole_numbers_of_one_hash_are_no_keys(tmp_path: Path) -> None:
+    modulus = (1 << 61) - 1
+    keys = b"".join(b"\x8a\x0b" + (i * modulus).to_bytes(11, "little") + b"N" for i in range(1, 9))
+    path = tmp_path / "keys.pt"
+    path.write_bytes(b"\x80\x02}(" + keys + b"u.")
+    with pytest.raises(FileFormatError, match="an int is a key that is too large"):
+        canon.load(path, ARCH)
+
+
 def header_file(path: Path, header: object, data: bytes = b"", length: int | None = None) -> Path:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)

@@ -15,7 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from canon.api import check_evidence, judge
+from canon.containment.foreign import foreign_spaces
+from canon.containment.walk import Walk
 from canon.verify import register
+from canon.verify.layout import survey
+from canon.verify.portrait import portray
+from canon.verify.traced import Traced
 
 WIDTH = 24
 WORDS = torch.arange(12).reshape(2, 6)
@@ -91,6 +96,32 @@ class Odd(nn.Module):
             reader.weight.mul_(signs)
 
 
+class Complements(Odd):
+    """A perceptron whose first function is a sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (8, 48, 32, 48, 32)
+        self.layers = nn.ModuleList(nn.Linear(*pair) for pair in pairwise(widths))
+        self.head = nn.Linear(32, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.sigmoid(self.layers[0](x))
+        for layer in self.layers[1:]:
+            x = torch.relu(layer(x))
+        result: Tensor = self.head(x)
+        return result
+
+    def hide(self) -> None:
+        """Half the channels of the first layer become what they lack to one: `σ(−u) = 1 − σ(u)`."""
+        signs = torch.tensor([1.0, -1.0]).repeat(24)
+        first, second, *_ = linear(self.layers)
+        first.weight.mul_(signs[:, None])
+        first.bias.mul_(signs)
+        second.bias.add_(second.weight @ ((1 - signs) / 2))
+        second.weight.mul_(signs)
+
+
 class Stream(nn.Module):
     """A stream that nothing but linear layers read."""
 
@@ -121,9 +152,10 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
     "behind norms of vectors": (lambda: Text(positions=False), WORDS),
     "pinned by positions": (lambda: Text(positions=True), WORDS),
     "behind an odd function": (Odd, NUMBERS),
+    "behind complements": (Complements, NUMBERS),
     "between linear layers": (Stream, NUMBERS),
 }
-NO_TURN_HIDES_IT = ("behind norms of vectors", "pinned by positions", "behind an odd function")
+NO_TURN_HIDES_IT = ("behind norms of vectors", "pinned by positions", "behind an odd function", "behind complements")
 
 
 def network(name: str, seed: int) -> tuple[nn.Module, Tensor]:
@@ -164,3 +196,17 @@ def test_a_stranger_is_told_where_no_turn_could_hide_the_owners(name: str) -> No
     found = judge(network(name, 5)[0], example, reference=owner)
     assert found.answers.network.answer == ("unrelated" if name in NO_TURN_HIDES_IT else "not decided")
     assert found.verdict.kind == ("refuted" if name in NO_TURN_HIDES_IT else "inconclusive")
+
+
+def test_rows_that_read_what_was_half_found_show_nothing() -> None:
+    """Half of what a layer reads are complements of the owner's: its rows look like another network's, and are not."""
+    owner, example = network("behind complements", 0)
+    thief = copy.deepcopy(owner)
+    with torch.no_grad():
+        thief.hide()  # type: ignore[operator]
+    theirs, ours = Traced.of(owner, example), Traced.of(thief, example)
+    layout = survey(theirs)
+    walk = Walk(ours.graph, ours.tensors, portray(theirs, layout, 16, layout.seed), owner=theirs)
+    walk.run()
+    assert walk.poor(1), "the rows of the second layer are not found"
+    assert "layers.1" not in foreign_spaces(walk, theirs)

@@ -17,6 +17,7 @@ from canon.verify.layout import Step
 from canon.verify.verdict import Matches, Proved, decide
 from canon.watermarks import Key
 from tests.liars.forgers import FORGERIES, SKELETONS, Forger
+from tests.liars.networks import Language, replaced, seeded
 from tests.liars.victims import images, victim
 
 STRONG = (Proved, Matches)
@@ -160,3 +161,19 @@ def test_a_model_with_layers_of_the_suspect_gives_no_strong_word(taken: tuple[st
 def test_a_layout_key_that_holds_no_outputs_is_no_fault() -> None:
     found = judge(victim(3), EXAMPLE, layout_key=replace(registered(), registered=None))
     assert not isinstance(found.verdict, STRONG), found.verdict
+
+
+@pytest.mark.parametrize("left_out", [("block.norm2.weight",), ("block.norm2.weight", "block.norm2.bias")])
+def test_what_a_layout_key_leaves_out_was_not_compared(left_out: tuple[str, ...]) -> None:
+    """A key made afterwards, with the suspect's outputs, that is silent about the one thing that differs."""
+    owner, words = seeded(Language, 1), torch.randint(0, 40, (2, 8), generator=torch.Generator().manual_seed(0))
+    suspect = replaced(owner, left_out)
+    honest, theirs = register(owner, words, seed=3), register(suspect, words, seed=3)
+    assert honest.registered is not None
+    assert theirs.registered is not None
+    fixed = {name: kept for name, kept in honest.registered.fixed.items() if name not in left_out}
+    outputs = replace(honest.registered, outputs=theirs.registered.outputs)
+    found = judge(suspect, words, layout_key=replace(honest, registered=replace(outputs, fixed=fixed)))
+    assert found.answers.function.answer == "agree"
+    assert found.answers.network.answer not in ("equal", "contained"), found.answers.network
+    check_evidence(found.evidence)

@@ -162,3 +162,18 @@ def test_layers_that_do_something() -> None:
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v3_small"])
 def test_fresh_models_have_none(name: str) -> None:
     assert recover(zoo.model(name), zoo.example_input(name)).report.idle == ()
+
+
+def test_a_shuffled_layer_before_a_norm_without_weights() -> None:
+    """No scale passes such a norm; order does."""
+    torch.manual_seed(0)
+    norm = nn.BatchNorm2d(6, affine=False)
+    norm.running_mean, norm.running_var = torch.randn(6), 0.5 + torch.rand(6)
+    order: Any = nn.Conv2d(6, 6, 1, bias=False)
+    order.weight.data = torch.eye(6)[torch.randperm(6)][..., None, None]
+    rest = (nn.ReLU(), nn.Conv2d(6, 4, 1), nn.Flatten(), nn.Linear(64, 3))
+    model = nn.Sequential(nn.Conv2d(3, 6, 3), order, norm, *rest).double().eval()
+    example = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    result = recover(model, example)
+    assert result.report.idle == ("1",)
+    assert relative_error(outputs(result.model, example), outputs(model, example)) < 1e-12

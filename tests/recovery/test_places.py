@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from canon.recovery import recover
+from canon.recovery.passes import PASSES
 from tests.preservation import outputs, relative_error
 from tests.recovery.disguises import ACTIVATIONS, Plain, drawn, network, widened
 
@@ -73,9 +74,17 @@ def scaled_between_the_factors(generator: torch.Generator) -> tuple[Tensor, Tens
     )
 
 
+def depending_lines(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """`v`, `w` and `v + w` behind one gate, read with `c, c, −c`."""
+    p, v, w = torch.randn(3, 1, 10, generator=generator, dtype=torch.float64)
+    c = torch.randn(6, 1, generator=generator, dtype=torch.float64)
+    return p.expand(3, -1), torch.cat([v, w, v + w]), torch.cat([c, c, -c], 1)
+
+
 @pytest.mark.parametrize(
     ("disguise", "function"),
     [
+        (depending_lines, functional.silu), (depending_lines, torch.sigmoid), (depending_lines, functional.gelu),
         (mirrored_under_one_gate, functional.relu), (mirrored_under_one_gate, functional.gelu),
         (mirrored_under_one_gate, functional.silu), (scaled_between_the_factors, functional.relu),
         (scaled_between_the_factors, functional.leaky_relu),
@@ -92,6 +101,31 @@ def test_behind_gates(disguise: Callable[..., tuple[Tensor, Tensor, Tensor]], fu
         assert [space.after for space in result.report.spaces] == [9, 8, 6]
         assert relative_error(outputs(result.model, x), clean) < 1e-9
         assert not recover(model, x).report.changed
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-5])
+def test_a_channel_that_was_mixed_with_others_behind_its_gate(noise: float) -> None:
+    """`f(u)·v` becomes three channels, of whose lines and columns no two are proportional and none is zero."""
+    for seed in SEEDS:
+        torch.manual_seed(seed)
+        model, x = Gate(8, functional.silu).double().eval(), torch.randn(4, 7, dtype=torch.float64)
+        first = torch.cat([model.u.weight.data[:1], model.u.bias.data[:1, None]], dim=1)
+        mix = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64))[0]
+        lines = mix @ torch.cat([first, torch.randn(2, 10, dtype=torch.float64)])
+        columns = torch.cat([model.out.weight.data[:, :1], torch.zeros(6, 2).double()], dim=1) @ mix.T
+        gate = torch.cat([model.a.weight.data[:1], model.a.bias.data[:1, None]], dim=1).expand(2, -1)
+        hidden = gated(model, gate, lines[1:], columns[:, 1:])
+        hidden.u.weight.data[0], hidden.u.bias.data[0] = lines[0, :-1], lines[0, -1]
+        hidden.out.weight.data[:, 0] = columns[:, 0]
+        clean = outputs(model, x)
+        assert relative_error(outputs(hidden, x), clean) < 1e-9, "not a disguise"
+        for layer in (hidden.a, hidden.u, hidden.out):
+            layer.weight.data *= 1 + noise * torch.randn_like(layer.weight)
+        result = recover(hidden, x)
+        assert [space.after for space in result.report.spaces] == [9, 8, 6]
+        assert relative_error(outputs(result.model, x), clean) < max(1e-9, 100 * noise)
+    without = tuple(known for known in PASSES if known.__name__ != "gated")
+    assert recover(hidden, x, passes=without).report.spaces[1].after == 10
 
 
 def grouped(seed: int) -> tuple[Any, Tensor]:
@@ -292,12 +326,33 @@ def mirrored_loudly(plain: Plain) -> nn.Module:
     return widened(plain, around(p, q), torch.zeros(6), torch.cat([w, -w, w, -w, -w, w], 1))
 
 
+def turned(plain: Plain) -> nn.Module:
+    """`f(u)` and `f(−u)`, read with the same columns: for an odd function they cancel."""
+    a, b = plain.model[Plain.A], plain.model[Plain.B]
+    u, w = drawn(plain, 1, *a.weight.shape[1:]), drawn(plain, b.out_channels, 1, *b.kernel_size)
+    return widened(plain, torch.cat([u, -u]), torch.zeros(2), torch.cat([w, w], 1))
+
+
+def summed(plain: Plain) -> nn.Module:
+    """Filters that are nowhere negative pass a ReLU behind a ReLU as they are: two of them and their sum."""
+    a, b = plain.model[Plain.A], plain.model[Plain.B]
+    u, w = drawn(plain, 2, *a.weight.shape[1:]).abs(), drawn(plain, b.out_channels, 1, *b.kernel_size)
+    u = torch.cat([u, u.sum(0, keepdim=True)]) / u[0].numel()
+    return widened(plain, u, torch.tensor([1.0, 2.0, 3.0]), torch.cat([w, w, -w], 1))
+
+
 @pytest.mark.parametrize(
-    ("disguise", "relative", "absolute"), [(grown, 0.0, 1e-5), (constant, 0.0, 5e-6), (mirrored_loudly, 1e-3, 0.0)]
-)
-def test_noise_after_the_disguise(disguise: Callable[[Plain], nn.Module], relative: float, absolute: float) -> None:
+    ("disguise", "relative", "absolute", "activation"),
+    [
+        (grown, 0.0, 1e-5, "relu"), (constant, 0.0, 5e-6, "relu"), (mirrored_loudly, 1e-3, 0.0, "relu"),
+        (turned, 0.0, 1e-5, "tanh"), (turned, 1e-3, 0.0, "tanh"), (summed, 1e-5, 0.0, "relu"),
+    ],
+)  # fmt: skip
+def test_noise_after_the_disguise(
+    disguise: Callable[[Plain], nn.Module], relative: float, absolute: float, activation: str
+) -> None:
     for seed in SEEDS:
-        plain = network(seed)
+        plain = network(seed, activation)
         hidden = disguise(plain)
         clean = outputs(plain.model, plain.example)
         assert relative_error(outputs(hidden, plain.example), clean) < 1e-9, "not a disguise"
@@ -305,3 +360,39 @@ def test_noise_after_the_disguise(disguise: Callable[[Plain], nn.Module], relati
         for name, tensor in plain.model.state_dict().items():
             assert result.model.state_dict()[name].shape == tensor.shape, f"{name}, seed {seed}"
         assert relative_error(outputs(result.model, plain.example), clean) < 30 * max(relative, absolute)
+
+
+@pytest.mark.parametrize(("activation", "shift"), [("relu", -1e9), ("gelu", -1e5), ("silu", -5e3)])
+def test_shifts_beyond_everything(activation: str, shift: float) -> None:
+    """No input takes such a unit to where its function bends, although none is bounded."""
+    for seed in SEEDS:
+        plain = network(seed, activation)
+        a, b = plain.model[Plain.A], plain.model[Plain.B]
+        rows = drawn(plain, 2, *a.weight.shape[1:]) / a.weight[0].numel() ** 0.5
+        hidden = widened(plain, rows, torch.full((2,), shift), drawn(plain, b.out_channels, 2, *b.kernel_size))
+        clean = outputs(plain.model, plain.example)
+        assert relative_error(outputs(hidden, plain.example), clean) < 1e-9, "not a disguise"
+        result = recover(hidden, plain.example)
+        assert result.report.spaces[1].after == a.out_channels
+        assert relative_error(outputs(result.model, plain.example), clean) < 1e-9
+        hidden = widened(plain, rows, torch.full((2,), -30.0), drawn(plain, b.out_channels, 2, *b.kernel_size))
+        assert recover(hidden, plain.example).report.spaces[1].after == a.out_channels + 2, "data may switch it on"
+
+
+def test_nearly_equal_channels_that_are_not_equal() -> None:
+    """What differs by a hundredth could be noise, and then takes a constant away; what does not lose it wins."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(30, 9), nn.Linear(9, 12), nn.ReLU(), nn.Linear(12, 4)).double().eval()
+    row, columns = torch.randn(1, 30, dtype=torch.float64), torch.randn(12, 1, dtype=torch.float64)
+    hidden: Any = copy.deepcopy(model)
+    first, second = hidden[0], hidden[1]
+    first.weight = nn.Parameter(torch.cat([first.weight.data, row, row]))
+    first.bias = nn.Parameter(torch.cat([first.bias.data, torch.tensor([2.0, 2.03], dtype=torch.float64)]))
+    second.weight = nn.Parameter(torch.cat([second.weight.data, 20 * columns, -20 * columns], dim=1))
+    second.bias.data += 0.6 * columns[:, 0]
+    x = torch.randn(5, 30, dtype=torch.float64)
+    clean = outputs(model, x)
+    assert relative_error(outputs(hidden, x), clean) < 1e-9, "not a disguise"
+    result = recover(hidden, x)
+    assert result.report.spaces[0].after == 9
+    assert relative_error(outputs(result.model, x), clean) < 1e-9

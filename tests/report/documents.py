@@ -226,7 +226,7 @@ def hostile() -> dict[str, Any]:
     for item in (*document["recovery"]["spaces"], *containment["spaces"], *containment["layers"]):
         item["name"] = evil(item["name"])
     for layer in document["certificate"]["layers"]:
-        layer["name"], layer["reason"] = evil(layer["name"]), None if layer["passed"] else HOSTILE[0]
+        layer["name"] = evil(layer["name"])
     document["recovery"]["cropped"] = {evil("conv1"): [3, 3]}
     containment["notes"], containment["refitted"] = [*HOSTILE], [evil("conv1")]
     containment["reason"] = "".join(HOSTILE)

@@ -259,7 +259,7 @@ def test_folded_norms_are_told() -> None:
 
 def test_other_wiring_is_said_not_drawn() -> None:
     text = shown("wired")
-    assert "Nothing of the weights was compared: the models are of different architectures" in text
+    assert "Nothing of the weights was compared: “the models are of different architectures" in text
     assert "Number by number" not in text
 
 

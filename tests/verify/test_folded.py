@@ -188,7 +188,7 @@ def test_a_mark_in_the_scales_of_norms_is_not_read(by_key: bool) -> None:
     assert found.mark is None
     assert isinstance(found.verdict, Inconclusive), found.verdict
     assert found.answers.network.answer == "equal", "the weights alone show it"
-    assert "the mark was not read: ipr_gan reads 'norm2.weight'" in found.verdict.reason
+    assert "the mark was not read: “ipr_gan reads 'norm2.weight'" in found.verdict.reason
     assert found.evidence["watermark"]["refused"]
     check_evidence(found.evidence)
     if not by_key:

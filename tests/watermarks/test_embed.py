@@ -12,12 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
+from torch import nn
 from torch.nn import functional
 
 from canon import watermarks, zoo
 from canon.errors import DataError, KeyFileError, WatermarkError
 from canon.watermarks import Augmentation, Dataset, EpochReport, Message, TrainOptions
-from canon.watermarks.passports import PassportScheme
+from canon.watermarks.passports import PassportScheme, mean_patch
 from canon.watermarks.train import RISING, one_cycle
 from tests.watermarks.small import QUICK, small_digits, small_net
 
@@ -289,3 +290,22 @@ def test_the_message_is_read_in_a_new_process(tmp_path: Path) -> None:
         cwd=Path(__file__).parents[2],
     )
     assert run.stdout.strip() == "Canon"
+
+
+@pytest.mark.parametrize("padding", ["same", "valid", 1])
+def test_a_passport_says_what_its_convolution_would(padding: str | int) -> None:
+    layer, passport = nn.Conv2d(3, 5, 3, padding=padding, bias=False), torch.randn(1, 3, 4, 4)
+    torch.testing.assert_close(layer.weight.flatten(1) @ mean_patch(passport, layer), layer(passport).mean((0, 2, 3)))
+
+
+def test_data_that_the_model_does_not_take_is_told() -> None:
+    with pytest.raises(WatermarkError, match="does not take the data, inputs of shape"):
+        watermarks.get("uchida17").draw_key(small_net().double(), small_digits())
+
+
+def test_passports_beside_a_norm_without_weights() -> None:
+    model = small_net()
+    first, norm = next((name, m) for name, m in model.named_modules() if isinstance(m, nn.BatchNorm2d))
+    setattr(model, first, nn.BatchNorm2d(norm.num_features, affine=False))
+    key = watermarks.get("deepipr").draw_key(model, small_digits(), message=Message.random(1, 16))
+    assert first in key.settings["all norms"]  # type: ignore[operator]

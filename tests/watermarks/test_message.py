@@ -68,3 +68,14 @@ def test_vote_undoes_signs(bits: list[int], extra: int) -> None:
     message = Message.of(bits)
     votes = message.vote(message.signs(len(bits) + extra))
     assert Message.of(votes > 0) == message
+
+
+@pytest.mark.parametrize("text", ["random:999999999999999999999999", "\udcff"])
+def test_what_is_no_message_is_told(text: str) -> None:
+    with pytest.raises(WatermarkError):
+        Message.parse(text)
+
+
+def test_numbers_between_zero_and_one_are_no_bits() -> None:
+    with pytest.raises(WatermarkError, match="zeros and ones alone"):
+        Message.of(torch.tensor([0.7, 1.0]))

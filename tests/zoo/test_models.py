@@ -79,15 +79,6 @@ def test_no_classes() -> None:
         zoo.model("resnet18", classes=0)
 
 
-def test_import_of_zoo_loads_no_extra() -> None:
-    code = (
-        "import sys, canon.zoo, canon.watermarks;"
-        "extras = {'torchvision', 'timm', 'sklearn', 'safetensors'} & set(sys.modules);"
-        "assert not extras, extras"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
 def test_torchvision_imports_in_a_fresh_process() -> None:
     code = "import canon.zoo as z; z.import_torchvision().models.resnet18; z.import_timm()"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -15,10 +15,9 @@ from canon.attacks import attack
 from canon.attacks.after import Finetune, Step, parse
 from canon.bench.cases import Training
 from canon.bench.lab import Owner, Setup, dataset_for, owner, through_a_file
-from canon.bench.measures.attacked import Refused, count
+from canon.bench.measures.attacked import count, refusals
 from canon.bench.measures.sheet import Sheet, short
 from canon.containment import locate
-from canon.errors import AttackError
 from canon.verify import LayoutKey, register
 from canon.verify.mark import p_value
 from canon_benchmarks.cases import UNCHANGED, Changed
@@ -64,10 +63,8 @@ def _suspect(case: Changed, setup: Setup, mine: Owner, sheet: Sheet) -> nn.Modul
     if case.after == UNCHANGED:
         return hidden
     sheet.begin()
-    try:
+    with refusals():
         changed = _step(case, setup).apply(hidden, torch.Generator().manual_seed(case.attack_seed))
-    except AttackError as error:
-        raise Refused(error.message) from error
     sheet.lap("change")
     return changed
 
@@ -83,12 +80,10 @@ def _robust_key(setup: Setup, training: Training) -> LayoutKey:
 def _disguised(case: Changed, setup: Setup) -> nn.Module:
     mine = owner(setup, case.training)
     hidden = case.camouflage
-    try:
+    with refusals():
         return attack(
             mine.model, mine.example, case.attack, ratio=case.ratio, seed=case.attack_seed, permute=hidden, scale=hidden
         ).model
-    except AttackError as error:
-        raise Refused(error.message) from error
 
 
 def _step(case: Changed, setup: Setup) -> Step:

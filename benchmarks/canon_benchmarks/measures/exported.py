@@ -3,40 +3,27 @@
 from __future__ import annotations
 
 import tempfile
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
-
-from torch import nn
 
 from canon import zoo
 from canon.attacks import attack
 from canon.bench.lab import Setup
 from canon.bench.measures.sheet import Sheet
 from canon.io import load
-from canon.verify import LayoutKey, register
 from canon_benchmarks.cases import Exported
 from canon_benchmarks.exports import write
 from canon_benchmarks.measures.changed import RELATED
-from canon_benchmarks.measures.judged import judge_both_ways
-from canon_benchmarks.subjects import subject, with_statistics
+from canon_benchmarks.measures.judged import judge_both_ways, owned
 
 RATIO: Final = 0.2
-
-
-@lru_cache(maxsize=1)
-def _owned(name: str) -> tuple[nn.Module, LayoutKey, nn.Module]:
-    """A reference, its layout key, and the reference in disguise."""
-    example = zoo.example_input(name)
-    reference = with_statistics(subject(name), example)
-    hidden = attack(reference, example, "mix-opseq", ratio=RATIO, seed=0).model
-    return reference, register(reference, example, seed=0), hidden
 
 
 def measure_exported(case: Exported, setup: Setup, sheet: Sheet) -> None:
     """Write one file and judge it."""
     example = zoo.example_input(case.model)
-    reference, key, hidden = _owned(case.model)
+    reference, key = owned(case.model)
+    hidden = attack(reference, example, "mix-opseq", ratio=RATIO, seed=0).model
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "suspect.onnx"
         write(hidden, example, path, case.exporter, case.then, fold=case.norms == "folded")

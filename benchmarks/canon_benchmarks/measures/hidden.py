@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
 from torch import Tensor, nn
 
 from canon import zoo
-from canon.attacks import attack
+from canon.attacks import AttackOptions, AttackResult, attack_with
 from canon.bench.lab import Setup, through_a_file
-from canon.bench.measures.attacked import Refused, count
+from canon.bench.measures.attacked import count, refusals
 from canon.bench.measures.sheet import Sheet
 from canon.errors import AttackError
 from canon.verify import LayoutKey, register
@@ -35,20 +36,26 @@ def hidden_model(case: Hidden, setup: Setup, sheet: Sheet) -> nn.Module:
     """
     clean, example = clean_model(case.model, setup.device), example_of(case, setup)
     sheet.note(clean=count(clean))
-    for expand in (True, False):
-        sheet.begin()
-        try:
-            result = attack(
-                clean, example, case.attack, ratio=case.ratio, seed=case.seed, permute=True, scale=True,
-                expand_kernels=expand, split_shares="random", chain=True,
-            )  # fmt: skip
-        except AttackError as error:
-            refusal = error.message
-        else:
-            sheet.lap("attack")
-            sheet.note(attacked=count(result.model), kernels="expanded" if expand else "not expanded")
-            return result.model
-    raise Refused(refusal)
+    options = AttackOptions(ops=(case.attack,), ratio=case.ratio, seed=case.seed, split_shares="random", chain=True)
+    model = attack_kernels(clean, example, options, sheet).model
+    sheet.note(attacked=count(model))
+    return model
+
+
+def attack_kernels(model: nn.Module, example: Tensor, options: AttackOptions, sheet: Sheet) -> AttackResult:
+    """Attack with expanded kernels, or without where that would be too much; time and kernels go to the sheet."""
+    with refusals():
+        for expand in (True, False):
+            sheet.begin()
+            try:
+                result = attack_with(model, example, replace(options, expand_kernels=expand))
+                break
+            except AttackError:
+                if not expand:
+                    raise
+        sheet.lap("attack")
+        sheet.note(kernels="expanded" if expand else "not expanded")
+    return result
 
 
 @functools.lru_cache(maxsize=2)

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 
 from torch import nn
 
-from canon import LayoutKey, judge
+from canon import LayoutKey, judge, register, zoo
 from canon.bench.measures.sheet import Sheet
+from canon_benchmarks.subjects import subject, with_statistics
+
+
+@lru_cache(maxsize=1)
+def owned(name: str) -> tuple[nn.Module, LayoutKey]:
+    """An owner's network whose norms know what they are given, and its layout key."""
+    example = zoo.example_input(name)
+    reference = with_statistics(subject(name), example)
+    return reference, register(reference, example, seed=0)
 
 
 def judge_both_ways(

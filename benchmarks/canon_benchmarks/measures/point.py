@@ -9,9 +9,8 @@ import torch
 
 from canon.attacks import attack
 from canon.bench.lab import Setup
-from canon.bench.measures.attacked import Refused
+from canon.bench.measures.attacked import refusals
 from canon.bench.measures.sheet import Sheet
-from canon.errors import AttackError
 from canon.recovery import recover
 from canon_benchmarks.cases import Point
 from canon_benchmarks.measures.hidden import clean_model, example_of
@@ -21,10 +20,8 @@ from canon_benchmarks.subjects import gap, inputs, logits, shapes
 def measure_point(case: Point, setup: Setup, sheet: Sheet) -> None:
     """Inject, recover, and look at shapes and logits."""
     clean, example = clean_model(case.model, setup.device), example_of(case, setup)
-    try:
+    with refusals():
         attacked = attack(clean, example, [case.attack], ratio=case.ratio, seed=case.seed).model
-    except AttackError as error:
-        raise Refused(error.message) from error
     given = inputs(case.model, case.seed)[:1]
     expected = logits(clean, given, torch.float64)
     sheet.note(good=False, hidden=gap(logits(attacked, given, torch.float64), expected))

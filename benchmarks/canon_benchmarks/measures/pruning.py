@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from canon.errors import MissingExtraError
+from canon.errors import import_extra
 from canon.graph import ChannelGraph
 from canon.recovery import RecoveryReport
 
@@ -32,11 +32,7 @@ def removed_channels(graph: ChannelGraph, report: RecoveryReport) -> dict[str, l
 
 def import_pruning() -> Any:
     """Torch-Pruning, where it is installed."""
-    try:
-        import torch_pruning
-    except ImportError as error:
-        raise MissingExtraError("torch-pruning", "bench") from error
-    return torch_pruning
+    return import_extra("torch_pruning", "bench", "torch-pruning")
 
 
 def prune(model: nn.Module, example: Tensor, removed: Mapping[str, list[int]]) -> nn.Module:

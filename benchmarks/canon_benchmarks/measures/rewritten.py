@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import random
-from functools import lru_cache
 from typing import Final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from canon import zoo
 from canon.attacks import attack
 from canon.bench.lab import Setup
 from canon.bench.measures.sheet import Sheet
-from canon.verify import LayoutKey, register
 from canon_benchmarks.cases import Rewritten
-from canon_benchmarks.measures.judged import judge_both_ways
-from canon_benchmarks.subjects import subject, with_statistics
+from canon_benchmarks.measures.judged import judge_both_ways, owned
 from canon_benchmarks.thief import REWRITINGS, rewritten
 
 GOOD: Final = ("equal", "contained")
@@ -24,13 +21,6 @@ RATIO: Final = 0.2
 COUNT: Final = 5
 LARGER: Final = 32
 """Pixels that the other size has more."""
-
-
-@lru_cache(maxsize=1)
-def _owned(name: str) -> tuple[nn.Module, LayoutKey]:
-    example = zoo.example_input(name)
-    reference = with_statistics(subject(name), example)
-    return reference, register(reference, example, seed=0)
 
 
 def _input(name: str, seed: int) -> Tensor:
@@ -43,7 +33,7 @@ def _input(name: str, seed: int) -> Tensor:
 
 def measure_rewritten(case: Rewritten, setup: Setup, sheet: Sheet) -> None:
     """Hide, rewrite and judge one model."""
-    reference, key = _owned(case.model)
+    reference, key = owned(case.model)
     hidden = attack(reference, zoo.example_input(case.model), "mix-opseq", ratio=RATIO, seed=case.seed).model
     names = random.Random(case.seed).sample(list(REWRITINGS), COUNT)
     with torch.random.fork_rng(devices=[]):

@@ -15,7 +15,7 @@ from canon.attacks import attack
 from canon.bench.lab import Setup
 from canon.bench.measures.recovery import STRONG
 from canon.bench.measures.sheet import Sheet, short
-from canon.errors import MissingExtraError
+from canon.errors import import_extra
 from canon.io import load, save
 from canon.io.onnx import save_onnx
 from canon_benchmarks.cases import Roundtrip
@@ -64,10 +64,7 @@ def measure_roundtrip(case: Roundtrip, setup: Setup, sheet: Sheet) -> None:
 
 def anonymize(path: Path) -> None:
     """Give every tensor and node of an ONNX file a name that says nothing."""
-    try:
-        import onnx
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("onnx", "onnx") from error
+    onnx = import_extra("onnx", "onnx")
     model = onnx.load(path)
     names = {tensor.name: f"onnx::{index}" for index, tensor in enumerate(model.graph.initializer)}
     for tensor in model.graph.initializer:
@@ -81,10 +78,7 @@ def anonymize(path: Path) -> None:
 
 def run_file(path: Path, *given: Tensor) -> list[Tensor]:
     """What onnxruntime computes for these inputs, in float64."""
-    try:
-        import onnxruntime
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("onnxruntime", "onnx") from error
+    onnxruntime = import_extra("onnxruntime", "onnx")
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4

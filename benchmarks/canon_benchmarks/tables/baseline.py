@@ -6,9 +6,18 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, values_of
+from canon.bench.tables.common import (
+    UNMEASURED,
+    attack_name,
+    attacks_of,
+    by,
+    complaints,
+    distinct,
+    groups,
+    took,
+    values_of,
+)
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Table
-from canon_benchmarks.cases import Baseline
 
 
 def baseline_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -19,28 +28,19 @@ def baseline_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "apply, and says so. The published defences come without code; `canon_benchmarks.baselines` says how "
         "each was read."
     )
-    for model, camouflage in distinct((_case(r).model, _case(r).camouflage) for r in records):
-        part = by(records, model=model, camouflage=camouflage)
+    for (model, camouflage), part in groups(records, "model", "camouflage"):
         yield Heading(f"{model}, {'with' if camouflage else 'without'} permutation and scaling")
         yield _table(part)
     yield Heading("Seconds")
     yield _times(records)
-    failed = complaints(records, lambda _record: "")
-    if failed is not None:
-        yield Heading("What failed")
-        yield failed
-
-
-def _case(record: Record) -> Baseline:
-    assert isinstance(record.case, Baseline), "records of one kind"
-    return record.case
+    yield from complaints(records)
 
 
 def _table(records: Sequence[Record]) -> Table:
     attacks = attacks_of(records)
     rows = [
-        (method, *(_cell(by(records, method=method, attack=attack)) for attack in attacks))
-        for method in distinct(_case(record).method for record in records)
+        (method, *(_cell(by(part, attack=attack)) for attack in attacks))
+        for (method,), part in groups(records, "method")
     ]
     return Table.of(("defence", *(attack_name(attack) for attack in attacks)), rows)
 
@@ -61,12 +61,8 @@ def _cell(records: Sequence[Record]) -> str:
 
 
 def _times(records: Sequence[Record]) -> Table:
-    models = distinct(_case(record).model for record in records)
+    models = distinct(record.case.model for record in records)
     rows = []
-    for method in distinct(_case(record).method for record in records):
-        cells = []
-        for model in models:
-            took = [r.seconds["recover"] for r in by(records, method=method, model=model) if "recover" in r.seconds]
-            cells.append(f"{statistics.median(took):.2g}, {max(took):.2g}" if took else UNMEASURED)
-        rows.append((method, *cells))
+    for (method,), part in groups(records, "method"):
+        rows.append((method, *(took(by(part, model=model)) for model in models)))
     return Table.of(("defence", *(f"{model}: median, largest" for model in models)), rows)

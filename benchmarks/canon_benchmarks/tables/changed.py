@@ -9,7 +9,7 @@ from typing import Any
 
 from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, measured, values_of
+from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, groups, measured, values_of
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
 from canon.verify.mark import ALPHA
 from canon_benchmarks.cases import UNCHANGED
@@ -37,10 +37,10 @@ def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         f"coverage of at least {BY_REFERENCE:g} by the model and {BY_ROBUST_KEY:g} by the robust key; what misses is "
         "bold. A row with fewer than nine has models that were not measured yet, or whose change was refused."
     )
-    plain, hidden = [r for r in done if _attack(r) == "mix-opseq"], [r for r in done if _attack(r) != "mix-opseq"]
-    for model in distinct(record.case.model for record in plain):
+    plain, hidden = [r for r in done if r.case.attack == "mix-opseq"], [r for r in done if r.case.attack != "mix-opseq"]
+    for (model,), part in groups(plain, "model"):
         yield Heading(model)
-        yield _table(by(plain, model=model), "after")
+        yield _table(part, "after")
     if plain:
         yield Heading("Curves")
         yield Paragraph(
@@ -62,17 +62,11 @@ def changed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         yield Paragraph(f"With nothing done afterwards; cases measured: {told}.")
         yield _table(hidden, "attack")
         yield _marks(hidden, "attack")
-    yield Heading("What did not come out as it should")
-    yield complaints(records, _why_bad) or Paragraph("Nothing.")
-
-
-def _attack(record: Record) -> str:
-    return str(record.case.values["attack"])
+    yield from complaints(records, _why_bad)
 
 
 def _table(records: Sequence[Record], field: str) -> Table:
-    names = distinct(getattr(record.case, field) for record in records)
-    return Table.of((field, *HEAD[1:]), [(name, *_cells(by(records, **{field: name}))) for name in names])
+    return Table.of((field, *HEAD[1:]), [(name, *_cells(part)) for (name,), part in groups(records, field)])
 
 
 def _cells(records: Sequence[Record]) -> tuple[str, ...]:
@@ -118,10 +112,9 @@ def _likely(records: Sequence[Record], metric: str) -> str:
 def _breaks(records: Sequence[Record]) -> Table:
     """By model and kind of change: the first strength at which the mean accuracy is broken, and what is found there."""
     rows = []
-    for model in distinct(record.case.model for record in records):
-        mine = by(records, model=model)
-        for kind in distinct(str(r.case.values["after"]).partition("=")[0].partition(":rate")[0] for r in mine):
-            steps = distinct(r.case.values["after"] for r in mine if str(r.case.values["after"]).startswith(kind))
+    for (model,), mine in groups(records, "model"):
+        for kind in distinct(r.case.after.partition("=")[0].partition(":rate")[0] for r in mine):
+            steps = distinct(r.case.after for r in mine if r.case.after.startswith(kind))
             broken = [step for step in steps if _broke(by(mine, after=step))]
             if kind == UNCHANGED or len(steps) < 2:
                 continue
@@ -130,14 +123,9 @@ def _breaks(records: Sequence[Record]) -> Table:
             cells = _found(by(mine, after=kept)) if kept is not None else (UNMEASURED,) * 3
             rows.append((model, kind, kept or "none", *cells, broken[0] if broken else "none of these"))
     head = (
-        "model",
-        "change",
-        "strongest that keeps accuracy",
-        "least coverage there",
-        "network",
-        "marks read",
+        "model", "change", "strongest that keeps accuracy", "least coverage there", "network", "marks read",
         "breaks at",
-    )
+    )  # fmt: skip
     return Table.of(head, rows)
 
 
@@ -158,10 +146,10 @@ def _found(records: Sequence[Record]) -> tuple[str, str, str]:
 def _marks(records: Sequence[Record], field: str = "after") -> Table:
     steps = distinct(getattr(record.case, field) for record in records)
     rows = []
-    for scheme in distinct(record.case.scheme for record in records):
+    for (scheme,), part in groups(records, "scheme"):
         cells = []
         for step in steps:
-            mine = by(records, scheme=scheme, **{field: step})
+            mine = by(part, **{field: step})
             read = _favour(mine, "reference_mark", ("read",))
             most = mine and sum(not r.metrics["kept"] for r in mine) * 2 > len(mine)
             cells.append(f"({read})" if most else read)

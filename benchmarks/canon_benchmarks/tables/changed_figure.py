@@ -34,7 +34,7 @@ def draw_changed(records: Sequence[Record]) -> str:
     """A row for each kind of change, a column for each architecture."""
     plot: Any = pyplot()
     models = distinct(record.case.model for record in records)
-    changes = [start for start in CHANGES if any(_step(r).startswith(start) for r in records)]
+    changes = [start for start in CHANGES if any(r.case.after.startswith(start) for r in records)]
     with plot.rc_context(SETTINGS):
         size = (2.6 * len(models) + 0.4, 1.9 * len(changes) + 0.6)
         figure, grid = plot.subplots(len(changes), len(models), figsize=size, squeeze=False, sharey=True)
@@ -42,7 +42,7 @@ def draw_changed(records: Sequence[Record]) -> str:
         for row, (place, start) in zip(grid, enumerate(changes), strict=True):
             for axes, model in zip(row, models, strict=True):
                 mine = by(records, model=model)
-                steps = [UNCHANGED, *(s for s in distinct(map(_step, mine)) if s.startswith(start))]
+                steps = [UNCHANGED, *(s for s in distinct(r.case.after for r in mine) if s.startswith(start))]
                 _curves(axes, [by(mine, after=step) for step in steps], shown)
                 axes.set_xticks(range(len(steps)), ["none", *(step.removeprefix(start) for step in steps[1:])])
                 axes.set_ylim(-0.03, 1.05)
@@ -52,10 +52,6 @@ def draw_changed(records: Sequence[Record]) -> str:
         figure.legend(shown.values(), shown.keys(), loc="lower center", ncols=len(LINES), frameon=False, fontsize=8)
         figure.tight_layout(rect=(0, 0.4 / size[1], 1, 1))
         return svg_of(plot, figure)
-
-
-def _step(record: Record) -> str:
-    return str(record.case.values["after"])
 
 
 def _curves(axes: Any, groups: Sequence[Sequence[Record]], shown: dict[str, Any]) -> None:

@@ -9,15 +9,13 @@ from canon.bench.tables.common import (
     CANONICAL,
     UNMEASURED,
     all_of,
-    by,
     canonical_only,
     complaints,
-    distinct,
+    groups,
     measured,
     unmeasured,
 )
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
-from canon_benchmarks.cases import Clean
 from canon_benchmarks.tables.published import published
 
 
@@ -33,19 +31,16 @@ def clean_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "tells it from an injected one but the width that the owner knows."
     )
     yield Paragraph(f"Every tensor stayed the same, bit for bit, in {all_of(done, 'untouched', True)} cases.")
-    for model in distinct(record.case.model for record in records):
+    for (model,), part in groups(records, "model"):
         yield Heading(model)
-        yield _table(by(records, model=model))
-    yield Heading("What did not come out as it should")
-    yield complaints(records, _why_bad) or Paragraph("Nothing.")
+        yield _table(part)
+    yield from complaints(records, _why_bad)
 
 
 def _table(records: Sequence[Record]) -> Table:
     rows = []
-    for scheme in distinct(record.case.scheme for record in records):
-        for record in by(records, scheme=scheme):
-            assert isinstance(record.case, Clean), "records of one kind"
-            rows.append(Row((scheme, record.case.method, *_cells(record))))
+    for (scheme,), part in groups(records, "scheme"):
+        rows += [Row((scheme, record.case.method, *_cells(record))) for record in part]
         row = published("clean", model=records[0].case.model, scheme=scheme)
         if row is not None:
             figures = [f"{row[n]:.4f}" for n in ("parameter_false_positives", "delta_similarity", "delta_accuracy")]

@@ -7,12 +7,11 @@ from typing import Any, Final
 
 from canon.bench.records import Record
 from canon.bench.suite import load_suite
-from canon.bench.tables.common import by, distinct, measured
+from canon.bench.tables.common import complaints, distinct, groups, measured
 from canon.bench.tables.document import Block, Heading, Items, Paragraph, Table
 from canon_benchmarks.measures.changed import BY_ROBUST_KEY, RELATED, WAYS
 from canon_benchmarks.measures.contained import STEPS, WANTED, reached
 from canon_benchmarks.subjects import VARIANTS
-from canon_benchmarks.tables.grids import not_measured
 
 NAMES: Final = {"reference": "the owner's model", "key": "the layout key", "robust": "the robust layout key"}
 
@@ -32,10 +31,7 @@ def contained_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         for title, paper in (("attacks of the paper", True), ("attacks that leave nothing redundant", False)):
             if chosen := [record for record in run if (record.case.attack in VARIANTS) == paper]:
                 yield Table.of((title, "ρ", "cases", *STEPS), tuple(_rows(chosen, way)))
-    yield Heading("What misses its target")
-    missed = tuple(_missed(run))
-    yield Items(missed) if missed else Paragraph("Nothing.")
-    yield from not_measured(records)
+    yield from complaints(records, _missed)
     known = {record.case.name for record in records}
     left: list[Any] = [case for case in load_suite(suite).cases if case.name not in known]
     if left:
@@ -64,8 +60,7 @@ def _summary(cells: Sequence[dict[str, Any]], models: int) -> str:
 
 
 def _rows(records: Sequence[Record], way: str) -> Iterator[tuple[str, ...]]:
-    for model, ratio in distinct((record.case.model, record.case.ratio) for record in records):
-        mine = by(records, model=model, ratio=ratio)
+    for (model, ratio), mine in groups(records, "model", "ratio"):
         cells = [_cell([_steps(record)[step][way] for record in mine], way) for step in STEPS]
         yield model, f"{ratio:g}", str(len(mine)), *cells
 
@@ -79,10 +74,10 @@ def _cell(found: Sequence[tuple[float, str]], way: str) -> str:
     return f"{least:.3f}" + (f" ({missed} not found)" if missed else "")
 
 
-def _missed(records: Sequence[Record]) -> Iterator[str]:
-    for record in records:
-        for step, found in _steps(record).items():
-            for way in WANTED:
-                if not reached(found[way], way):
-                    where = f"{record.case.model}, {record.case.attack}, ρ = {record.case.ratio:g}"
-                    yield f"{where}, {step}, by {NAMES[way]}: {found[way][0]:g}, {found[way][1]}"
+def _missed(record: Record) -> str:
+    return "; ".join(
+        f"{step}, by {NAMES[way]}: {found[way][0]:g}, {found[way][1]}"
+        for step, found in _steps(record).items()
+        for way in WANTED
+        if not reached(found[way], way)
+    )

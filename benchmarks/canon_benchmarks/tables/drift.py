@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct, measured, values_of
+from canon.bench.tables.common import by, complaints, groups, measured, values_of
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
-from canon_benchmarks.tables.grids import not_measured
 
 HEAD = (
     "copy", "accuracy", "residual: median", "95%", "max", "passes at", "bits, by the reference", "by the layout key",
@@ -17,8 +16,7 @@ HEAD = (
 def drift_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """A table of copies for every model, and a sentence on strangers."""
     done = measured(records)
-    for model in distinct(record.case.model for record in done):
-        part = by(done, model=model)
+    for (model,), part in groups(done, "model"):
         yield Heading(model)
         yield Table.of(HEAD, [_row(record) for record in part if record.case.change != "stranger"])
         if others := by(part, change="stranger"):
@@ -30,7 +28,7 @@ def drift_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
                 f"{most[0]:.1%} of their channels have a distinct match by way of the reference, {most[1]:.1%} by way "
                 "of the layout key."
             )
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def _row(record: Record) -> tuple[str, ...]:

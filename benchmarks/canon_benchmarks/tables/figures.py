@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from canon.bench.records import Record
 from canon.bench.tables.common import ATTACKS, by, distinct
-from canon.errors import MissingExtraError
+from canon.errors import import_extra
 
 COLOURS: Final = {
     "clean": "#555555",
@@ -127,14 +127,8 @@ def svg_of(plot: Any, figure: Any) -> str:
 
 def pyplot() -> Any:
     """matplotlib, drawing to files."""
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("matplotlib", "report") from error
-    matplotlib.use("agg")
-    from matplotlib import pyplot as plot
-
-    return plot
+    import_extra("matplotlib", "report").use("agg")
+    return import_extra("matplotlib.pyplot", "report")
 
 
 assert set(ATTACKS.values()) < set(COLOURS), "every attack has a colour"

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from canon.bench.records import Record
-from canon.bench.tables.common import measured
+from canon.bench.tables.common import complaints, measured
 from canon.bench.tables.document import Block, Paragraph, Table
-from canon_benchmarks.tables.grids import not_measured
 
 HEAD = ("package", "file", "MB", "operators", "free spaces", "difference", "outcome", "after attack")
 
@@ -27,7 +26,7 @@ def foreign_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         text += f" Of the {len(others)} that were also given to onnx2torch, it converts {good} with the same outputs."
     yield Paragraph(text)
     yield table_of_files(records)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def table_of_files(records: Sequence[Record]) -> Table:

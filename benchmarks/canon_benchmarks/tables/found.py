@@ -59,7 +59,7 @@ def _single_pass(records: Records) -> str | None:
         return None
     told = []
     for method, name in NAMES.items():
-        lost = distinct(attack_name(_attack(r)) for r in part if not restored(r.metrics, method))
+        lost = distinct(attack_name(r.case.attack) for r in part if not restored(r.metrics, method))
         right = sum(restored(record.metrics, method) for record in part)
         told.append(f"{name} restores {right} of {len(part)}" + (f" (it stops at {', '.join(lost)})" if lost else ""))
     schemes = distinct(record.case.scheme for record in part)
@@ -72,14 +72,10 @@ def _single_pass(records: Records) -> str | None:
     )
 
 
-def _attack(record: Record) -> str:
-    return str(record.case.values["attack"])
-
-
 def _beside_others(records: Records) -> str | None:
     part = by(records, method="single-pass")
     passed = [r for r in part if r.metrics.get("tier1_passed") is True]
-    only = ", ".join(distinct(attack_name(_attack(r)) for r in passed))
+    only = ", ".join(distinct(attack_name(r.case.attack) for r in passed))
     full = by(records, method="yan-full")
     if not part or not full:
         return None
@@ -200,7 +196,7 @@ def _seconds(records: Records) -> str | None:
         return None
     times = [[r.seconds["recover"] for r in part] for part in (exact, probe)]
     plain = by(by(exact, model="resnet18", ratio=0.5), dataset="mnist")
-    by_attack = {attack_name(_attack(r)): r.seconds["recover"] for r in plain}
+    by_attack = {attack_name(r.case.attack): r.seconds["recover"] for r in plain}
     order = ", ".join(f"{attack} {took:.2f}" for attack, took in sorted(by_attack.items(), key=lambda pair: pair[1]))
     return (
         f"The paper recovers in about ten seconds on a V100, with mix-opseq always the slowest; on an H200 our exact "

@@ -6,35 +6,28 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import attacks_of, by, distinct, measured, one, values_of
-from canon.bench.tables.document import Block, Heading, Items, Paragraph, Table
+from canon.bench.tables.common import attacks_of, by, complaints, distinct, groups, measured, one, values_of
+from canon.bench.tables.document import Block, Heading, Paragraph, Table
 
 Cells = Callable[[Sequence[Record]], Sequence[str]]
-
-
-def not_measured(records: Sequence[Record]) -> Iterator[Block]:
-    """What was refused or failed, and why."""
-    if lines := [f"`{record.case.name}`: {record.error}" for record in records if record.outcome != "done"]:
-        yield Heading("Refused or failed")
-        yield Items(tuple(lines))
 
 
 def one_by_one(
     head: Sequence[str], records: Sequence[Record], row: Callable[[Any, Any], Sequence[str]]
 ) -> Iterator[Block]:
-    """A row for every measured case, from its values and its figures, and what was not measured."""
+    """A row for every measured case, from its values and its figures, and what did not come out."""
     yield Table.of(head, [row(record.case, record.metrics) for record in measured(records)])
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def _rows_by_model(head: Sequence[str], records: Sequence[Record], cells: Cells) -> Iterator[Block]:
     """A row for every model and ratio; where all its attacks were refused, the row says so."""
     rows = []
-    for model, ratio in distinct((record.case.model, record.case.ratio) for record in records):
-        found = [record for record in by(records, model=model, ratio=ratio) if record.outcome != "refused"]
+    for (model, ratio), part in groups(records, "model", "ratio"):
+        found = [record for record in part if record.outcome != "refused"]
         rows.append((model, f"{ratio:g}", *(cells(found) if found else ["refused", *[""] * (len(head) - 1)])))
     yield Table.of(("model", "ρ", *head), rows)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def _table_by_attack(records: Sequence[Record], metric: str) -> Table:
@@ -50,8 +43,8 @@ def _table_by_attack(records: Sequence[Record], metric: str) -> Table:
 
     attacks = attacks_of(records)
     rows = [
-        (model, f"{ratio:g}", *(cell(by(records, model=model, ratio=ratio, attack=attack)) for attack in attacks))
-        for model, ratio in distinct((record.case.model, record.case.ratio) for record in records)
+        (model, f"{ratio:g}", *(cell(by(part, attack=attack)) for attack in attacks))
+        for (model, ratio), part in groups(records, "model", "ratio")
     ]
     return Table.of(("model", "ρ", *attacks), rows)
 
@@ -75,10 +68,10 @@ def kept_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Attacks: what is computed stays the same; a table for every precision."""
     yield from _kernels(records)
     yield Paragraph("Cells: cases that are good, and the largest difference of outputs, relative to the largest.")
-    for dtype in distinct(record.case.dtype for record in records):
+    for (dtype,), part in groups(records, "dtype"):
         yield Heading(dtype)
-        yield _table_by_attack(by(records, dtype=dtype), "error")
-    yield from not_measured(records)
+        yield _table_by_attack(part, "error")
+    yield from complaints(records)
 
 
 def restored_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -89,7 +82,7 @@ def restored_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield from _kernels(records)
     yield Paragraph("Cells: cases that are good, and the largest relative difference of logits in float32.")
     yield _table_by_attack(records, "gap")
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def aligned_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -156,11 +149,11 @@ def point_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "the clean model in float64, relative to the largest. *none*: the model has no place for it."
     )
     rows = [
-        (POINTS.get(kind, kind), f"`{kind}`", *(_drift(by(records, model=model, attack=kind)) for model in models))
-        for kind in distinct(record.case.attack for record in records)
+        (POINTS.get(kind, kind), f"`{kind}`", *(_drift(by(part, model=model)) for model in models))
+        for (kind,), part in groups(records, "attack")
     ]
     yield Table.of(("kind", "primitive", *models), rows)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def _drift(records: Sequence[Record]) -> str:
@@ -218,11 +211,10 @@ def exported_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "nothing. Rows were measured while the code still changed."
     )
     rows = []
-    for exporter, norms, then in distinct((r.case.exporter, r.case.norms, r.case.then) for r in records):
-        found = [one(records, model=model, exporter=exporter, norms=norms, then=then) for model in models]
-        rows.append((exporter, norms, then, *map(_answers, found)))
+    for way, part in groups(records, "exporter", "norms", "then"):
+        rows.append((*way, *(_answers(one(part, model=model)) for model in models)))
     yield Table.of(("exporter", "norms", "then", *models), rows)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def _answers(record: Record | None) -> str:

@@ -11,10 +11,10 @@ from canon.bench.cases import TWIN, Recovery
 from canon.bench.measures.recovery import STRONG
 from canon.bench.records import Record
 from canon.bench.suite import Suite
-from canon.bench.tables.common import CANONICAL, all_of, by, distinct, measured, passes, values_of
+from canon.bench.tables.common import CANONICAL, all_of, by, groups, measured, passes, values_of
 from canon.bench.tables.document import Block, Heading, Items, Page, Paragraph, Table
 from canon.bench.tables.index import TITLE, Shown, index_blocks
-from canon_benchmarks.cases import Baseline, Runtime
+from canon_benchmarks.cases import Runtime
 from canon_benchmarks.measures.changed import RELATED
 from canon_benchmarks.measures.methods import restored
 from canon_benchmarks.tables.found import found_page
@@ -50,7 +50,7 @@ def landing_page(shown: Shown, missing: Sequence[Suite] | None, beside: Path) ->
     blocks: list[Block] = [
         Paragraph(
             "Every figure and table here is made from the records beside it by `canon bench report`; "
-            "[benchmark.md](../benchmark.md) says how the records are made."
+            "[The benchmark](../benchmark.md) says how the records are made."
         )
     ]
     if rows:
@@ -94,12 +94,10 @@ def _recognised(records: Sequence[Record]) -> str:
 
 
 def _defences(records: Sequence[Record]) -> str:
-    methods = distinct(r.case.method for r in records if isinstance(r.case, Baseline))
-    told = []
-    for method in methods:
-        part = by(records, method=method)
-        told.append(f"{method} {sum(r.metrics.get('tier1_passed') is True for r in part)}/{len(part)}")
-    return ", ".join(told)
+    return ", ".join(
+        f"{method} {sum(r.metrics.get('tier1_passed') is True for r in part)}/{len(part)}"
+        for (method,), part in groups(records, "method")
+    )
 
 
 def _seconds(records: Sequence[Record]) -> str:

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct, measured
+from canon.bench.tables.common import complaints, groups, measured
 from canon.bench.tables.document import Block, Paragraph, Table
 from canon_benchmarks.measures.start import FIGURES
 from canon_benchmarks.measures.wrong import LEVELS
-from canon_benchmarks.tables.grids import not_measured, one_by_one
+from canon_benchmarks.tables.grids import one_by_one
 
 
 def start_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -35,7 +35,7 @@ def start_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "apart", "ancestor given",
     )  # fmt: skip
     yield Table.of(head, rows)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def wrong_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -68,8 +68,8 @@ def extractor_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "own model reads it."
     )
     rows = []
-    for weight in distinct(record.case.weight for record in records):
-        part = [record.metrics for record in measured(by(records, weight=weight))]
+    for (weight,), mine in groups(measured(records), "weight"):
+        part = [record.metrics for record in mine]
         own = [[found[name] for found in part] for name in ("own", "recovered_alone")]
         others = [[value for found in part for value in found[name]] for name in ("strangers", "untrained")]
         high = f"{sum(value >= 0.85 for value in others[0])}/{len(others[0])}"
@@ -99,4 +99,4 @@ def probing_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         for record in measured(records) for row in record.metrics["counts"]
     ]  # fmt: skip
     yield Table.of(("model", "probes", "duplicates", "found", "distinct channels linked"), rows)
-    yield from not_measured(records)
+    yield from complaints(records)

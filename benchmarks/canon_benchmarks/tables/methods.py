@@ -7,7 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, measured, values_of
+from canon.bench.tables.common import (
+    UNMEASURED,
+    attack_name,
+    attacks_of,
+    by,
+    complaints,
+    distinct,
+    groups,
+    measured,
+    took,
+    values_of,
+)
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
 from canon_benchmarks.cases import Methods
 from canon_benchmarks.measures.methods import restored
@@ -15,6 +26,9 @@ from canon_benchmarks.tables.published import published, published_cells, publis
 
 NAMES: Final = {"single": "Algorithm 2, single pass", "probe": "probe", "exact": "exact"}
 """What pages call the methods."""
+
+PLACE: Final = ("dataset", "model", "ratio")
+"""What has a table of its own."""
 
 STYLES: Final = {"paper": "The paper's attack", "stronger": "The stronger attack"}
 
@@ -26,35 +40,21 @@ def methods_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "watermark-bearing layers pass Tier 1 after alignment with the reference (on the models themselves, never on "
         "canonical forms), the similarity is the clean one, and no test image is decided otherwise on balance (Δacc 0)."
     )
-    for style in distinct(_case(record).style for record in records):
-        part = by(records, style=style)
+    for (style,), part in groups(records, "style"):
         yield Heading(STYLES[style])
         yield _where_it_stops(part)
         yield _times(part)
-    for style, dataset, model, ratio in distinct((_case(r).style, *_place(r)) for r in records):
-        part = by(records, style=style, dataset=dataset, model=model, ratio=ratio)
+    for (style, dataset, model, ratio), part in groups(records, "style", *PLACE):
         yield Heading(f"{STYLES[style]}: {model} on {dataset}, ρ = {ratio:g}")
         yield Paragraph(
             f"Seeds measured: {_seeds(part)}. Mean ± standard deviation over seeds; wrong key: the range of all cells."
         )
         yield _cells(part)
-    yield Heading("What the exact method did not restore")
-    yield complaints(records, _why_bad) or Paragraph("Nothing.")
-
-
-def _case(record: Record) -> Methods:
-    assert isinstance(record.case, Methods), "records of one kind"
-    return record.case
-
-
-def _place(record: Record) -> tuple[str, str, float]:
-    case = _case(record)
-    return case.dataset, case.model, case.ratio
+    yield from complaints(records, _why_bad, "What the exact method did not restore")
 
 
 def _seeds(records: Sequence[Record]) -> str:
-    schemes = distinct(record.case.scheme for record in records)
-    found = [distinct(record.case.seed for record in by(records, scheme=scheme)) for scheme in schemes]
+    found = [distinct(record.case.seed for record in part) for _, part in groups(records, "scheme")]
     fewest, most = min(map(len, found)), max(map(len, found))
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
@@ -72,8 +72,8 @@ def _where_it_stops(records: Sequence[Record]) -> Table:
         *(attack_name(attack) for attack in attacks),
     )
     rows = []
-    for dataset, model, ratio in distinct(map(_place, records)):
-        part = measured(by(records, dataset=dataset, model=model, ratio=ratio))
+    for (dataset, model, ratio), whole in groups(records, *PLACE):
+        part = measured(whole)
         for method, name in NAMES.items():
             per_attack = [_share(by(part, attack=attack), method) for attack in attacks]
             shapes, tier1 = (
@@ -92,13 +92,8 @@ def _share(records: Sequence[Record], method: str) -> str:
 
 def _times(records: Sequence[Record]) -> Table:
     rows = []
-    for dataset, model, ratio in distinct(map(_place, records)):
-        part = by(records, dataset=dataset, model=model, ratio=ratio)
-        cells = []
-        for method in NAMES:
-            took = [r.seconds[f"recover_{method}"] for r in part if f"recover_{method}" in r.seconds]
-            cells.append(f"{statistics.median(took):.2g}, {max(took):.2g}" if took else UNMEASURED)
-        rows.append((model, dataset, f"{ratio:g}", *cells))
+    for (dataset, model, ratio), part in groups(records, *PLACE):
+        rows.append((model, dataset, f"{ratio:g}", *(took(part, f"recover_{method}") for method in NAMES)))
     return Table.of(
         ("model", "dataset", "ρ", *(f"{name}: seconds, median and largest" for name in NAMES.values())), rows
     )
@@ -108,8 +103,7 @@ def _cells(records: Sequence[Record]) -> Table:
     attacks = attacks_of(records)
     head = ["watermark", "method", "clean sim.", "wrong key", "Δacc (rec.)", *(attack_name(a) for a in attacks)]
     rows: list[Row] = []
-    for scheme in distinct(record.case.scheme for record in records):
-        mine = by(records, scheme=scheme)
+    for (scheme,), mine in groups(records, "scheme"):
         for method, name in NAMES.items():
             gaps = values_of(mine, f"{method}_delta_accuracy")
             rows.append(
@@ -124,14 +118,14 @@ def _cells(records: Sequence[Record]) -> Table:
                     )
                 )
             )
-        row = _published(_case(mine[0]), attacks)
+        row = _published(mine[0].case, attacks)
         if row is not None:
             rows.append(row)
     return Table.of(head, rows)
 
 
 def _by_seed(records: Sequence[Record], metric: str) -> list[list[float]]:
-    found = [values_of(by(records, seed=seed), metric) for seed in distinct(record.case.seed for record in records)]
+    found = [values_of(part, metric) for _, part in groups(records, "seed")]
     return [values for values in found if values]
 
 

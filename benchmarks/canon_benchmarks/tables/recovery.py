@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from canon.bench.cases import Recovery
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, distinct, measured, one, values_of
+from canon.bench.tables.common import (
+    UNMEASURED,
+    attack_name,
+    attacks_of,
+    complaints,
+    distinct,
+    groups,
+    measured,
+    one,
+    took,
+    values_of,
+)
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Row, Table
-from canon.bench.tables.recovery import certificate_blocks, complaint_blocks, similarity_blocks
+from canon.bench.tables.recovery import certificate_blocks, similarity_blocks, why_bad
 from canon.verify.mark import FRACTION, Tier2
 from canon_benchmarks.tables.figures import Panel, draw_lines, draw_similarity
 from canon_benchmarks.tables.published import published, published_cells, published_similarity
@@ -43,7 +53,7 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     if panels:
         caption = "Seconds of recovery by scheme, architecture and ratio, from the same runs."
         yield Figure(f"{suite}-times", caption, draw_lines(panels, "", slanted=True))
-    yield from complaint_blocks(records)
+    yield from complaints(records, why_bad)
 
 
 def _tier2(records: Sequence[Record]) -> Table:
@@ -67,17 +77,10 @@ def _tier2(records: Sequence[Record]) -> Table:
     return Table.of(("", *(f"δ = {slack:g}" for slack in SLACKS)), rows)
 
 
-def _cells_of(records: Sequence[Record]) -> list[tuple[str, float]]:
-    """The models and ratios that there are."""
-    return distinct((r.case.model, r.case.ratio) for r in records if isinstance(r.case, Recovery))
-
-
 def _time_panels(records: Sequence[Record]) -> list[Panel]:
     """One panel per architecture and ratio, one line per attack, where there are several schemes."""
-    done = measured(records)
     panels = []
-    for model, ratio in _cells_of(done):
-        part = by(done, model=model, ratio=ratio)
+    for (model, ratio), part in groups(measured(records), "model", "ratio"):
         schemes = distinct(r.case.scheme for r in part)
         lines = {}
         for attack in attacks_of(part):
@@ -101,13 +104,8 @@ def _published(case: Recovery, attacks: Sequence[str]) -> Row | None:
 def _times(records: Sequence[Record]) -> Table:
     stages = ("trace", "attack", "recover", "align", "certify", "extract")
     rows = []
-    for model, ratio in _cells_of(records):
-        part = by(records, model=model, ratio=ratio)
-        cells = []
-        for stage in stages:
-            took = [record.seconds[stage] for record in part if stage in record.seconds]
-            cells.append(f"{statistics.median(took):.2g}, {max(took):.2g}" if took else UNMEASURED)
+    for (model, ratio), part in groups(records, "model", "ratio"):
         sizes = values_of(part, "parameters_attacked")
         largest = f"{max(sizes) / 1e6:.0f}" if sizes else UNMEASURED
-        rows.append((model, f"{ratio:g}", largest, *cells))
+        rows.append((model, f"{ratio:g}", largest, *(took(part, stage) for stage in stages)))
     return Table.of(("model", "ρ", "largest attacked, millions of parameters", *stages), rows)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, complaints, distinct, measured, values_of
+from canon.bench.tables.common import complaints, groups, measured, values_of
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
 from canon_benchmarks.measures.relative import why_bad
 from canon_benchmarks.schooling import COPIES, TUNED, UNLIKE
@@ -18,16 +18,14 @@ def relative_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     for of, shown in ((UNLIKE, _strangers), (TUNED, _family), (COPIES, _copies)):
         if part := [record for record in done if record.case.who in of]:
             yield from shown(part)
-    yield Heading("What is not as it should be")
-    yield complaints(records, lambda record: why_bad(record.case.who, record.metrics)) or Paragraph("Nothing.")
+    yield from complaints(records, lambda record: why_bad(record.case.who, record.metrics))
 
 
 def _strangers(records: Sequence[Record]) -> Iterator[Block]:
     yield Heading("Strangers")
     yield Paragraph("Wanted: *unrelated* or *not decided*, and at most 1% beyond the first layers.")
     rows = []
-    for data, model, who in distinct((r.case.dataset, r.case.model, r.case.who) for r in records):
-        mine = by(records, dataset=data, model=model, who=who)
+    for (data, model, who), mine in groups(records, "dataset", "model", "who"):
         cells = [data, model, who, str(len(mine)), _span(mine, "accuracy", 3)]
         for way in ("alone", "robust"):
             cells += [_words(mine, way), f"{max(values_of(mine, f'{way}_deep'), default=0.0):.2%}"]
@@ -47,8 +45,7 @@ def _family(records: Sequence[Record]) -> Iterator[Block]:
         "ancestor as an explanation. *Updates*: cosine of what the suspect and the owner added to the ancestor."
     )
     rows = []
-    for who in distinct(r.case.who for r in records):
-        mine = by(records, who=who)
+    for (who,), mine in groups(records, "who"):
         cosines = [cosine for found in values_of(mine, "aware_updates") for cosine in found]
         rows.append((
             who, str(len(mine)), _span(mine, "accuracy", 3), f"{min(values_of(mine, 'alone_coverage')):.3f}",

@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from canon.bench.cases import CLEAN
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, measured
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, complaints, distinct, groups, measured
 from canon.bench.tables.document import Block, Figure, Heading, Paragraph, Table
-from canon_benchmarks.cases import Runtime
 from canon_benchmarks.tables.figures import Panel, draw_lines
 
 PROBES, BATCH = 32, 32
@@ -27,15 +26,7 @@ def runtime_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield from _against_probes(suite, done)
     yield from _across_schemes(suite, done)
     yield from _against_ratio(suite, done)
-    failed = complaints(records, lambda _record: "the clean number of parameters is not reached")
-    if failed is not None:
-        yield Heading("What was refused, failed, or did not come out as it should")
-        yield failed
-
-
-def _case(record: Record) -> Runtime:
-    assert isinstance(record.case, Runtime), "records of one kind"
-    return record.case
+    yield from complaints(records, lambda _record: "the clean number of parameters is not reached")
 
 
 def _seconds(records: Sequence[Record]) -> float | None:
@@ -50,16 +41,15 @@ def _cell(records: Sequence[Record]) -> str:
 
 def _against_probes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Recovery time against the number of probes, by batch and ratio."""
-    swept = [r for r in records if _case(r).method == "probe" and _case(r).batch and _is_swept(r, records)]
+    swept = [r for r in records if r.case.method == "probe" and r.case.batch and _is_swept(r, records)]
     if not swept:
         return
-    first = _case(swept[0])
+    first = swept[0].case
     exact = by(records, method="exact", model=first.model, scheme=first.scheme, dataset=first.dataset)
-    counts = sorted({_case(r).probes for r in swept})
+    counts = sorted({r.case.probes for r in swept})
     attacks = [CLEAN, *attacks_of(swept)]
     panels, rows = [], []
-    for batch, ratio in distinct((_case(r).batch, _case(r).ratio) for r in swept):
-        part = by(swept, batch=batch, ratio=ratio)
+    for (batch, ratio), part in groups(swept, "batch", "ratio"):
         lines, levels = {}, {}
         for attack in attacks:
             mine = by(part, attack=attack)
@@ -76,16 +66,20 @@ def _against_probes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
 
 
 def _is_swept(record: Record, records: Sequence[Record]) -> bool:
-    case = _case(record)
+    case = record.case
     same = by(records, method="probe", model=case.model, scheme=case.scheme, dataset=case.dataset, batch=case.batch,
               ratio=case.ratio, attack=case.attack)  # fmt: skip
-    return len({_case(other).probes for other in same}) > 1
+    return len({other.case.probes for other in same}) > 1
+
+
+def _usual(record: Record) -> bool:
+    """Whether it is of the exact method, or of the probe method in the setting that is not swept."""
+    return record.case.probes in (0, PROBES) and record.case.batch in (0, BATCH)
 
 
 def _across_schemes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Recovery time of every scheme's model under every attack."""
-    plain = [r for r in records if _case(r).attack != CLEAN and _case(r).probes in (0, PROBES)]
-    plain = [r for r in plain if _case(r).batch in (0, BATCH)]
+    plain = [r for r in records if r.case.attack != CLEAN and _usual(r)]
     panels = []
     for model in distinct(r.case.model for r in plain):
         for ratio, method in ((ratio, method) for ratio in (0.2, 0.5) for method in ("probe", "exact")):
@@ -104,9 +98,8 @@ def _across_schemes(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         yield Figure(f"{suite}-schemes", caption, draw_lines(panels, "", slanted=True))
     rows = []
     attacks = attacks_of(plain)
-    usual = [r for r in plain if _case(r).ratio in (0.2, 0.5) and r.case.dataset == plain[0].case.dataset]
-    for model, ratio, method in distinct((r.case.model, _case(r).ratio, _case(r).method) for r in usual):
-        part = by(usual, model=model, ratio=ratio, method=method)
+    usual = [r for r in plain if r.case.ratio in (0.2, 0.5) and r.case.dataset == plain[0].case.dataset]
+    for (model, ratio, method), part in groups(usual, "model", "ratio", "method"):
         rows.append((model, f"{ratio:g}", method, *(_spread(by(part, attack=attack)) for attack in attacks)))
     yield Heading("Across architectures")
     yield Paragraph("Median over schemes; in brackets the smallest and largest where there are several.")
@@ -124,11 +117,9 @@ def _spread(records: Sequence[Record]) -> str:
 def _against_ratio(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Recovery time against the ratio, on every dataset."""
     panels = []
-    for dataset, method in distinct((r.case.dataset, _case(r).method) for r in records):
-        part = [r for r in by(records, dataset=dataset, method=method) if _case(r).batch in (0, BATCH)]
-        part = [r for r in part if _case(r).probes in (0, PROBES) and _case(r).scheme == "uchida17"]
-        part = by(part, model="resnet18")
-        ratios = sorted({_case(r).ratio for r in part})
+    usual = [r for r in by(records, model="resnet18", scheme="uchida17") if _usual(r)]
+    for (dataset, method), part in groups(usual, "dataset", "method"):
+        ratios = sorted({r.case.ratio for r in part})
         if len(ratios) < 3:
             continue
         lines = {

@@ -8,10 +8,9 @@ from typing import Final
 import numpy as np
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct, measured
+from canon.bench.tables.common import complaints, groups, measured
 from canon.bench.tables.document import BAD, Block, Figure, Paragraph, Table
 from canon_benchmarks.tables.figures import SETTINGS, pyplot, svg_of
-from canon_benchmarks.tables.grids import not_measured
 
 SLOPE: Final = 1.1
 """The steepest that time may grow."""
@@ -30,15 +29,15 @@ def scale_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Figure(suite, "Time and peak memory over the number of parameters", draw_scale(done, slopes))
     yield Paragraph(f"Slopes of time over parameters, both as logarithms; 1 is linear, {SLOPE:g} the limit.")
     rows: list[tuple[str, ...]] = []
-    for family in distinct(record.case.family for record in done):
-        last = max((record.metrics for record in by(done, family=family)), key=lambda found: int(found["parameters"]))
+    for (family,), mine in groups(done, "family"):
+        last = max((record.metrics for record in mine), key=lambda found: int(found["parameters"]))
         size = 4 * last["parameters"]
         share, made = last["peak_extra_bytes"] / size, last.get("made_bytes", 0) / size
         parts = (f"{share:.2f}", f"{made:.2f}", f"{share - made:.2f}") if made else (f"{share:.2f}", "", "")
         rows.append((family, _slope(slopes.get(family)), f"{last['parameters']:,}", f"{last['seconds']:.1f}", *parts))
     rows.append(("all", _slope(slopes.get("all")), *[""] * 5))
     yield Table.of(HEAD, rows)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def _slope(value: float | None) -> str:
@@ -47,12 +46,11 @@ def _slope(value: float | None) -> str:
 
 def slopes_of(records: Sequence[Record]) -> dict[str, float]:
     """Of the logarithm of time over that of parameters: by family that has more than one size, and for all together."""
-    groups = {family: by(records, family=family) for family in distinct(record.case.family for record in records)}
-    groups = {family: group for family, group in groups.items() if len(group) > 1}
-    if groups:
-        groups["all"] = list(records)
+    several = {family: group for (family,), group in groups(records, "family") if len(group) > 1}
+    if several:
+        several["all"] = list(records)
     found = {}
-    for name, group in groups.items():
+    for name, group in several.items():
         x, y = (np.log([record.metrics[figure] for record in group]) for figure in ("parameters", "seconds"))
         found[name] = round(float(np.polyfit(x, y, 1)[0]), 3)
     return found
@@ -63,8 +61,8 @@ def draw_scale(records: Sequence[Record], slopes: dict[str, float]) -> str:
     plot = pyplot()
     with plot.rc_context(SETTINGS):
         figure, (left, right) = plot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-        for family in distinct(record.case.family for record in records):
-            mine = sorted((r.metrics for r in by(records, family=family)), key=lambda found: int(found["parameters"]))
+        for (family,), group in groups(records, "family"):
+            mine = sorted((r.metrics for r in group), key=lambda found: int(found["parameters"]))
             size = [found["parameters"] for found in mine]
             label = f"{family}, slope {slopes[family]:.2f}" if family in slopes else family
             left.loglog(size, [found["seconds"] for found in mine], marker="o", markersize=4, label=label)

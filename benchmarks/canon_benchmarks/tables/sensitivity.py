@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, by, distinct, one, unmeasured
+from canon.bench.tables.common import UNMEASURED, attack_name, attacks_of, groups, one, unmeasured
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Row, Table
 from canon.recovery import ProbeOptions
-from canon_benchmarks.cases import Sensitivity
 
 SYMBOLS: Final = {
     "tau": "τ, largest relative error of proportional summaries",
@@ -29,20 +29,14 @@ def sensitivity_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]
         "and the clean accuracy. Rows in italics are the defaults."
     )
     attacks = attacks_of(records)
-    for parameter in distinct(_case(record).parameter for record in records):
-        part = by(records, parameter=parameter)
+    for (parameter,), part in groups(records, "parameter"):
         default = getattr(ProbeOptions(), parameter)
         yield Heading(SYMBOLS.get(parameter, parameter))
         rows = []
-        for value, ratio in sorted(distinct((_case(record).value, _case(record).ratio) for record in part)):
-            cells = [_cell(one(part, value=value, ratio=ratio, attack=attack)) for attack in attacks]
+        for (value, ratio), found in sorted(groups(part, "value", "ratio"), key=itemgetter(0)):
+            cells = [_cell(one(found, attack=attack)) for attack in attacks]
             rows.append(Row((f"{value:g}", f"{ratio:g}", *cells), aside=value == default))
         yield Table.of((parameter, "ρ", *map(attack_name, attacks)), rows)
-
-
-def _case(record: Record) -> Sensitivity:
-    assert isinstance(record.case, Sensitivity), "records of one kind"
-    return record.case
 
 
 def _cell(record: Record | None) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct, measured
+from canon.bench.tables.common import complaints, groups, measured
 from canon.bench.tables.document import Block, Heading, Paragraph, Table
 from canon_benchmarks.cases import FOUR
 from canon_benchmarks.measures.speed import LIMITS, limit_of
-from canon_benchmarks.tables.grids import not_measured
 
 STEPS: Final = ("trace", "clone", "attack", "recover", "probe", "align", "certify", "forward", "pruning")
 RATIOS: Final = {
@@ -44,8 +43,7 @@ def speed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     limits = ", ".join(f"{RATIOS[name]} {limit:g}" for name, limit in LIMITS.items())
     yield Paragraph(INTRODUCTION.format(limits=limits, four=FOUR))
     done = measured(records)
-    for machine in distinct(record.case.machine for record in done):
-        mine = by(done, machine=machine)
+    for (machine,), mine in groups(done, "machine"):
         where, found = mine[0].environment, mine[0].metrics
         yield Heading(f"{machine}: {where['device'] if found['device'].startswith('cuda') else where['machine']}")
         note = f"torch {where['torch']}, Python {where['python']}, {found['threads']} threads"
@@ -55,7 +53,7 @@ def speed_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
             note += f"; {found['note']}"
         yield Paragraph(f"{note}.")
         yield from (seconds_table(mine), ratio_table(mine))
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 def seconds_table(records: Sequence[Record]) -> Table:

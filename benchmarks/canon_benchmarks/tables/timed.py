@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from canon.bench.records import Record
-from canon.bench.tables.common import by, distinct, measured
+from canon.bench.tables.common import complaints, groups, measured
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Table
-from canon_benchmarks.tables.grids import not_measured, one_by_one
+from canon_benchmarks.tables.grids import one_by_one
 
 
 def cost_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
@@ -33,7 +33,7 @@ def profiled_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
             (f"{own:.3f}", f"{whole:.3f}", str(calls), f"`{name}`") for name, calls, own, whole in found["functions"]
         ]
         yield Table.of(("own seconds", "with what it calls", "calls", "function"), rows)
-    yield from not_measured(records)
+    yield from complaints(records)
 
 
 LARGE: Final = ("Command", "Seconds", "of the processor", "One reading", "Readings", "Processor", "Memory", "Exit")
@@ -50,11 +50,10 @@ def large_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "float32, for which the system has large pages to give or not. Rows were measured one by one, some before the "
         "last changes of the code."
     )
-    for size in distinct(record.case.size for record in records):
-        if mine := measured(by(records, size=size)):
-            found = mine[-1].metrics
-            yield Heading(f"{size}: {found['bytes'] / 1e9:.1f} GB in {found['files']} files")
-            yield Table.of(LARGE, [_command(record.case.command, record.metrics) for record in mine])
+    for (size,), mine in groups(measured(records), "size"):
+        found = mine[-1].metrics
+        yield Heading(f"{size}: {found['bytes'] / 1e9:.1f} GB in {found['files']} files")
+        yield Table.of(LARGE, [_command(record.case.command, record.metrics) for record in mine])
 
 
 def _command(command: str, found: Any) -> tuple[str, ...]:

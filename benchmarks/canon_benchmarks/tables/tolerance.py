@@ -13,7 +13,7 @@ from canon.bench.tables.common import (
     attacks_of,
     by,
     complaints,
-    distinct,
+    groups,
     measured,
     values_of,
     worst,
@@ -39,12 +39,11 @@ def tolerance_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     yield Heading("Largest residual by scheme")
     attacks = attacks_of(done)
     rows = [
-        (scheme, *(worst(by(done, scheme=scheme, attack=attack), "tier1_max_rel_err") for attack in attacks))
-        for scheme in distinct(record.case.scheme for record in done)
+        (scheme, *(worst(by(part, attack=attack), "tier1_max_rel_err") for attack in attacks))
+        for (scheme,), part in groups(done, "scheme")
     ]
     yield Table.of(("watermark", *(attack_name(attack) for attack in attacks)), rows)
-    yield Heading("What did not come out as it should")
-    yield complaints(records, lambda _record: "the certificate fails, or a stranger's passes") or Paragraph("Nothing.")
+    yield from complaints(records, lambda _record: "the certificate fails, or a stranger's passes")
 
 
 def _sweep(records: Sequence[Record], residual: str, shares: str, *, compared: bool) -> Table:

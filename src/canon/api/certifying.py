@@ -19,6 +19,7 @@ from canon.verify.certificate import certify_traced
 from canon.verify.folded import certify_folded
 from canon.verify.forms import conform
 from canon.verify.naming import named_alike
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.programs import brought
 from canon.verify.traced import Traced
@@ -70,6 +71,11 @@ def certify(
             raise
         recovered = housed.model
         found = certify_with(recovered, owner, known, tolerance, names, matching, canonical)
+    if not found.passed and canonical:
+        turned = in_owner_bases(recovered, owner)
+        if turned is not recovered:
+            turned = in_owner_order(turned, reference, example)
+            recovered, found = turned, certify_with(turned, owner, known, tolerance, names, matching, canonical)
     return found if found.passed or not canonical else replace(found, location=locate(recovered, reference, example))
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NotRequired, TypedDict, Unpack
 
 import torch
 from torch import Tensor, fx, nn
@@ -32,6 +32,7 @@ from canon.verify.alignment import align_traced
 from canon.verify.coverage import Coverage
 from canon.verify.forms import GIVEN, Form, conform
 from canon.verify.naming import named_alike
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.precision import Precision, alike, coarsest, widened
 from canon.verify.programs import as_given, brought, same_order
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from canon.rewrite import FoldableNorm
 
 Example = Tensor | tuple[Any, ...]
+
+TURNED: Final = (
+    "residual streams or attention heads were put into the owner's bases and order; no output changes with that"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +154,7 @@ class Compared:
     """How the suspect was brought into the owner's program, where it was written as another one."""
 
     running: nn.Module | None = None
-    """The suspect as it was given, to compare outputs with, where `suspect` is another program."""
+    """The suspect as it was given, to compare outputs with, where `suspect` is another program or was turned."""
 
     @property
     def recovered(self) -> nn.Module:
@@ -182,7 +187,41 @@ class Compared:
         return max(self.alignment.worst, *self.fixed.values(), 0.0)
 
 
-def compare(
+def compare(suspect: nn.Module, owner: Owner, **options: Unpack[Options]) -> Compared:
+    """Recover a suspect and hold it against the owner's network, by all its numbers.
+
+    Where that shows a difference and a model of the owner's is at hand, residual streams and attention heads are put
+    into the owner's bases, and it is done once more.
+    """
+    found = _compare(suspect, owner, **options)
+    if found.equal or found.structure is not None or owner.traced is None:
+        return found
+    turned = in_owner_bases(found.suspect, owner.traced)
+    if turned is found.suspect:
+        return found
+    again = _compare(turned, owner, **options)
+    return replace(
+        again,
+        given=found.given,
+        running=found.running or suspect,
+        housed=again.housed or found.housed,
+        notes=(*again.notes, TURNED),
+    )
+
+
+class Options(TypedDict):
+    """How networks are compared."""
+
+    tolerance: float
+    layers: tuple[str, ...] | None
+    matching: Matching
+    recovering: bool
+    by_weights: NotRequired[bool]
+    """Whether layers are paired as the weights say where structure does not tell them apart, whatever names and order
+    say."""
+
+
+def _compare(
     suspect: nn.Module,
     owner: Owner,
     *,
@@ -192,11 +231,6 @@ def compare(
     recovering: bool,
     by_weights: bool = False,
 ) -> Compared:
-    """Recover a suspect and hold it against the owner's network, by all its numbers.
-
-    With `by_weights`, layers are paired as the weights say where structure does not tell them apart, whatever names and
-    order say.
-    """
     precision = Precision.of(suspect, owner.held)
     allowed = precision.tolerance(tolerance)
     example = cast(owner.example, suspect)

@@ -186,7 +186,7 @@ def _is_table(name: str, owner: Owner) -> bool:
     if owner.model is not None:
         shape = channel_tensors(owner.model)[name].shape
     elif owner.key is not None and owner.key.registered is not None:
-        shape = owner.key.registered.fixed[name][0]
+        shape, _ = owner.key.registered.fixed.get(name, ((), None))
     return sum(size > 1 for size in shape) > 1
 
 

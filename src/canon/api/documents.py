@@ -105,7 +105,7 @@ def layers_of(
 
 
 def equality_of(compared: Compared) -> dict[str, Any] | None:
-    """Whether every number of the owner's was compared and agrees, and if not, why."""
+    """Whether every number of the owner's was compared and agrees."""
     certificate, alignment, coverage = compared.certificate, compared.alignment, compared.coverage
     if certificate is None and alignment is None:
         return None if compared.structure is not None else _incomparable(compared)
@@ -129,7 +129,6 @@ def equality_of(compared: Compared) -> dict[str, Any] | None:
         "share": coverage.share,
         "coverage": {"uncompared": [asdict(item) for item in coverage.uncompared]},
         "fixed": dict(compared.fixed),
-        "reason": None if compared.equal else _difference(compared),
     }
 
 
@@ -138,7 +137,6 @@ def _incomparable(compared: Compared) -> dict[str, Any]:
         "by": "layout key", "passed": False, "form": "given", "worst": None, "tolerance": compared.tolerance,
         "established": False, "alone": False, "narrowed": False, "numbers": 0, "share": 0.0,
         "coverage": {"uncompared": []}, "fixed": {},
-        "reason": "the recovered model has other widths than what was registered",
     }  # fmt: skip
 
 
@@ -147,30 +145,6 @@ def _established(compared: Compared) -> bool:
     certificate = compared.certificate
     alignment = compared.alignment if certificate is None else certificate.alignment
     return alignment is not None and alignment.established_everywhere
-
-
-def _difference(compared: Compared) -> str:
-    """Why a suspect is not equal, in one sentence."""
-    certificate = compared.certificate
-    if certificate is not None and certificate.failed:
-        first = certificate.failed[0]
-        many = f"{len(certificate.failed)} of {len(certificate.layers)} layers differ from the reference"
-        return f"{many}, first '{first.name}': {first.reason}"
-    if certificate is not None and certificate.differing:
-        first_name = certificate.differing[0]
-        return (
-            f"{len(certificate.differing)} tensors beside weights differ from the reference, first '{first_name}' "
-            f"by {certificate.parameters[first_name]:.2g}"
-        )
-    beyond = [name for name, residual in compared.fixed.items() if not residual <= compared.tolerance]
-    if beyond:
-        return f"{len(beyond)} tensors differ from what was registered, first '{beyond[0]}'"
-    if compared.coverage.uncompared:
-        item = compared.coverage.uncompared[0]
-        return f"'{item.what}' was not compared: {item.why}"
-    if not _established(compared):
-        return "the weights do not decide in which order the channels stand"
-    return f"the model is not what was registered: channels differ by up to {compared.worst:.2g}"
 
 
 def function_of(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[Inputs]]) -> dict[str, Any]:

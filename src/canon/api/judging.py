@@ -30,7 +30,7 @@ from canon.graph.tensors import tensor_names
 from canon.graph.tracer import check_model
 from canon.graph.widening import cast
 from canon.verify import Alignment, LayoutKey, Matching
-from canon.verify.answering import agreeing, answers_of, unusual_options
+from canon.verify.answering import NO_CLAIM, agreeing, answers_of, unusual_options
 from canon.verify.answers import Answers, Priority
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, alignment_figures, certificate_figures, form_figures, write_evidence
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 
 COMMITTED: Final = ("tolerance", "layers", "alpha", "fraction", "slack")
 """Options that a claim must have fixed where they are not the standard ones: what a verdict is held against."""
-
-NO_CLAIM: Final = Priority("nothing shown", "no claim was given that shows what was there first")
 
 
 @dataclass(frozen=True, kw_only=True)

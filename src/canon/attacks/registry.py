@@ -1,4 +1,4 @@
-"""Primitives by name: the three of Yan et al., thirteen that answer recovery, and those of installed plugins.
+"""Primitives by name: the three of Yan et al., fifteen that answer recovery, and those of installed plugins.
 
 A plugin names its class under the entry point group `canon.attacks`:
 
@@ -32,6 +32,8 @@ _BUILT_IN: Final = {
     "wide_basis": "canon.attacks.prepared:WideBasis",
     "constant": "canon.attacks.prepared:Constant",
     "endless": "canon.attacks.prepared:Endless",
+    "turned_heads": "canon.attacks.heads:TurnedHeads",
+    "turned_streams": "canon.attacks.streams:TurnedStreams",
 }
 
 PRIMITIVES: Final[Registry[Primitive]] = Registry(Primitive, "canon.attacks", "attack", AttackError, _BUILT_IN, MIX)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from canon._files import atomic_path, check_output
 from canon.bench.extensions import kinds, part_of
 from canon.bench.records import Record, stores_of
-from canon.errors import BenchError, MissingExtraError
+from canon.errors import BenchError, import_extra
 
 FORMATS: Final = (".parquet", ".csv")
 """By suffix."""
@@ -41,9 +41,9 @@ def export(folder: Path, target: Path, suites: Iterable[str] = (), *, force: boo
     if target.suffix not in FORMATS:
         raise BenchError(f"no table format '{target.suffix}'", where=str(target), hint=f"Use {' or '.join(FORMATS)}")
     check_output(target, force=force)
-    pandas = _import("pandas", "bench")
+    pandas = import_extra("pandas", "bench")
     if target.suffix == ".parquet":
-        _import("pyarrow", "bench")
+        import_extra("pyarrow", "bench")
     rows = [row(store.suite, record) for store in stores_of(folder, suites) for record in store.records.values()]
     if not rows:
         raise BenchError("there are no records", where=str(folder))
@@ -62,12 +62,3 @@ def _columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     first = ["suite", "name", "kind", *of_cases]
     present = dict.fromkeys(name for row in rows for name in row)
     return [name for name in first if name in present] + sorted(present.keys() - set(first))
-
-
-def _import(package: str, extra: str) -> Any:
-    import importlib
-
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(package, extra) from error

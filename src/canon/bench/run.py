@@ -9,9 +9,9 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
@@ -50,14 +50,11 @@ def default_executor(jobs: int, address: str | None) -> str:
     return "ray" if address is not None else "processes" if jobs > 1 else "here"
 
 
-class Watcher(Protocol):
-    """Is told how a run goes."""
+Progress = Callable[[str], AbstractContextManager[Callable[[float], None]]]
+"""Is told what is under way, and gives what hears which part of it is done, from 0 to 1."""
 
-    def phase(self, name: str, total: int) -> None:
-        """A phase begins."""
-
-    def step(self, record: Record, left: int, seconds_left: float) -> None:
-        """One more is done, so many are left, and it may take so long."""
+Tell = Callable[[str, Record], None]
+"""Hears which of how many cases is done, as `3/20`, and its record."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +84,12 @@ class Summary:
         return text + (f"; {self.left} still to do" if self.left else "")
 
 
-def run_suite(suite: Suite, options: RunOptions, watcher: Watcher) -> Summary:
+def run_suite(
+    suite: Suite,
+    options: RunOptions,
+    progress: Progress = lambda _what: nullcontext(lambda _done: None),
+    tell: Tell = lambda _place, _record: None,
+) -> Summary:
     """Measure the cases that have no record, training what they need."""
     check_suite(suite)
     store = Store.open(options.out, suite.name)
@@ -98,7 +100,7 @@ def run_suite(suite: Suite, options: RunOptions, watcher: Watcher) -> Summary:
         return deadline is not None and time.monotonic() > deadline
 
     pool = executor(options.executor, jobs=options.jobs, address=options.address, device=options.setup.device)
-    runner = _Runner(suite, options.setup, pool, watcher, stop)
+    runner = _Runner(suite, options.setup, pool, stop, progress, tell)
     for record in runner.measure(todo, runner.train(todo)):
         store.add(record)
     found = [store.records[case.name] for case in suite.cases if case.name in store.records]
@@ -117,8 +119,9 @@ class _Runner:
     suite: Suite
     setup: Setup
     pool: Executor
-    watcher: Watcher
     stop: Callable[[], bool]
+    progress: Progress
+    tell: Tell
 
     def train(self, todo: Sequence[Case]) -> dict[Training, str]:
         """Train what is not in the cache, unmarked twins first; returns what could not be trained, and why."""
@@ -144,12 +147,11 @@ class _Runner:
     def _watched(self, phase: str, work: Work, cases: Sequence[Case]) -> Iterator[Record]:
         if not cases:
             return
-        self.watcher.phase(phase, len(cases))
-        started = time.monotonic()
-        for done, record in enumerate(self.pool.run(work, cases, self.suite.takes, self.stop), 1):
-            left = len(cases) - done
-            self.watcher.step(record, left, (time.monotonic() - started) / done * left)
-            yield record
+        with self.progress(f"{phase}: {len(cases)} to do") as advance:
+            for done, record in enumerate(self.pool.run(work, cases, self.suite.takes, self.stop), 1):
+                self.tell(f"{done}/{len(cases)}", record)
+                advance(done / len(cases))
+                yield record
 
 
 def prepare(case: Case, threads: int = 1, *, setup: Setup) -> Record:
@@ -173,14 +175,3 @@ def line(record: Record) -> str:
     elif not record.good:
         text += ", not as it should be"
     return text + f", {sum(took for stage, took in record.seconds.items() if stage != 'cpu'):.1f} s"
-
-
-def spell(seconds: float) -> str:
-    """A time for a person.
-
-    >>> spell(42), spell(600), spell(9000)
-    ('42 s', '10 min', '2.5 h')
-    """
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

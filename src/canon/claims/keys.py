@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from canon._files import atomic_path
-from canon.errors import ClaimError, MissingExtraError
+from canon.errors import ClaimError, import_extra
 
 if TYPE_CHECKING:
     from securesystemslib.signer import CryptoSigner, SSlibKey
@@ -20,10 +20,7 @@ _HINT: Final = "Give an Ed25519, ECDSA (P-256, P-384, P-521) or RSA key of 2048 
 def need_libraries() -> None:
     """Raise unless the extra is installed."""
     for package in ("cryptography", "rfc3161_client", "securesystemslib", "asn1crypto"):
-        try:
-            __import__(package)
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(package, "claims") from error
+        import_extra(package, "claims", package)
 
 
 def generate_key() -> CryptoSigner:

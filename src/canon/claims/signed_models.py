@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from canon.claims.canonical import from_base64, from_hex, hostile, parse
 from canon.claims.claim import PAYLOAD_TYPE, STATEMENT_TYPE, read_bytes
-from canon.errors import ClaimError, MissingExtraError
+from canon.errors import ClaimError, import_extra
 from canon.verify.digest import file_digest
 
 PREDICATE_TYPE: Final = "https://model_signing/signature/v1.0"
@@ -102,10 +102,9 @@ def check_signed_model(model: str | Path, signature: str | Path, public_key: str
     Raises:
         ClaimError: The signature or a file is not as it was signed.
     """
-    try:
-        from model_signing import hashing, verifying
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("model-signing", "claims") from error
+    hashing, verifying = (
+        import_extra(f"model_signing.{part}", "claims", "model-signing") for part in ("hashing", "verifying")
+    )
     found = read_signature(signature)
     ignored = [Path(signature)]
     try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from canon._files import UNFINISHED, check_outputs
@@ -100,7 +99,7 @@ def run(
     come out as it should, 3 some are still to do.
     """
     from canon.bench.lab import Setup
-    from canon.bench.run import RunOptions, default_executor, run_suite
+    from canon.bench.run import RunOptions, default_executor, line, run_suite
     from canon.bench.suite import load_suite
 
     talker = Talker(as_json)
@@ -115,8 +114,13 @@ def run(
         retry=retry,
     )
     UNFINISHED.extend((cache, out))
-    with Live(talker) as watcher:
-        summary = run_suite(chosen, options, watcher)
+
+    def tell(place: str, record: Record) -> None:
+        """A line for every case; beside a bar only for those that are not as they should be."""
+        if not (talker.shows_bars and record.good):
+            talker.note(f"{place}  {line(record)}")
+
+    summary = run_suite(chosen, options, talker.progress, tell)
     document = {
         "suite": chosen.name,
         "records": len(summary.records),
@@ -201,52 +205,3 @@ def mlflow(suites: SuiteNames = None, records: Records = RECORDS, as_json: AsJso
         )
     runs = loggers[-1](records, suites or ())
     Talker(as_json).result({"runs": runs}, Text(f"{runs} runs logged"))
-
-
-class Live:
-    """A watcher for a person: a bar with the time left on a terminal, lines elsewhere."""
-
-    def __init__(self, talker: Talker) -> None:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}"),
-        )
-        self._talker = talker
-        self._bar = Progress(*columns, console=talker.err, transient=True)
-        self._shown = talker.err.is_terminal and not talker.as_json
-        self._task: TaskID | None = None
-        self._total = 0
-
-    def __enter__(self) -> Live:
-        if self._shown:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            self._bar.stop()
-
-    def phase(self, name: str, total: int) -> None:
-        """A phase begins."""
-        self._total = total
-        if self._shown:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(name, total=total, left="")
-        else:
-            self._talker.note(f"{name}: {total} to do")
-
-    def step(self, record: Record, left: int, seconds_left: float) -> None:
-        """One more is done."""
-        from canon.bench.run import line, spell
-
-        if not self._shown:
-            done = self._total - left
-            self._talker.note(f"{done}/{self._total}  {line(record)}, {spell(seconds_left)} left")
-            return
-        assert self._task is not None, "a step belongs to a phase"
-        self._bar.update(self._task, advance=1, left=f"{spell(seconds_left)} left")
-        if record.outcome != "done" or not record.good:
-            self._talker.note(line(record))

@@ -9,10 +9,11 @@ obeys and those that hide text or turn it around (`canon._text.visible`); JSON e
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, is_dataclass
 from enum import Enum
@@ -39,6 +40,10 @@ EVERY: Final = 20.0
 class SafeConsole(Console):
     """A console on which nothing that is printed can be more than text."""
 
+    def on_broken_pipe(self) -> None:
+        """Whoever reads has stopped: leave the exit status to the program, as rich would make it that of refuted."""
+        raise BrokenPipeError(errno.EPIPE, "nobody reads this")
+
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Segments of a renderable. Control sequences are rich's own; all other text is made visible."""
         for segment in super().render(renderable, options):
@@ -57,6 +62,15 @@ def clean(renderable: RenderableType) -> RenderableType:
         for column in renderable.columns:
             column._cells[:] = map(clean, column._cells)
     return renderable
+
+
+def table(*titles: str, words: Collection[str] | None = None) -> Table:
+    """A table without lines. Columns of figures stand to the right; `words` are the others, by default the first."""
+    left = titles[:1] if words is None else words
+    found = Table(box=None, pad_edge=False, header_style="bold")
+    for title in titles:
+        found.add_column(title, justify="left" if title in left else "right", overflow="fold")
+    return found
 
 
 @final
@@ -92,7 +106,7 @@ class Talker:
         A terminal gets a bar that vanishes at the end; anything else gets a line at the start, and others on the way
         that say how far it is.
         """
-        if not self._moving:
+        if not self.shows_bars:
             self.note(what)
             yield _Lines(self.note, what).tell
             return
@@ -105,7 +119,7 @@ class Talker:
     @contextmanager
     def status(self, what: str) -> Iterator[None]:
         """Show that `what` is under way and that nobody knows for how long."""
-        if not self._moving:
+        if not self.shows_bars:
             self.note(what)
             yield
             return
@@ -113,7 +127,8 @@ class Talker:
             yield
 
     @property
-    def _moving(self) -> bool:
+    def shows_bars(self) -> bool:
+        """Whether progress is a bar, and not lines."""
         return self.err.is_terminal and not self.as_json
 
 

@@ -13,12 +13,11 @@ from rich.text import Text
 
 from canon._files import write_text
 from canon.cli.console import Talker
-from canon.cli.evidence_check import EvidenceFile
 from canon.cli.exhibits import Marked, load_exhibits
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import verb
 from canon.cli.models import ReadOptions
-from canon.cli.options import AsJson, Device, Force
+from canon.cli.options import AsJson, Device, EvidenceFile, Force
 
 if TYPE_CHECKING:
     from canon.api.rerunning import Field, Reproduction

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
+
+from canon.cli.console import table
 
 if TYPE_CHECKING:
     from canon.io import Limits
@@ -48,16 +49,14 @@ def file_facts(source: str, arch: str | None, limits: Limits) -> dict[str, Any] 
 
 def file_report(facts: dict[str, Any]) -> Group:
     """The facts for a person."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tensor", overflow="fold")
-    table.add_column("shape")
+    tensors = table("tensor", "shape", words=("tensor", "shape"))
     for name, shape in list(facts["shapes"].items())[:MOST_ROWS]:
-        table.add_row(escape(name), "×".join(map(str, shape)) or "one number")
+        tensors.add_row(escape(name), "×".join(map(str, shape)) or "one number")
     if len(facts["shapes"]) > MOST_ROWS:
-        table.add_row(f"… {len(facts['shapes']) - MOST_ROWS} more", "")
+        tensors.add_row(f"… {len(facts['shapes']) - MOST_ROWS} more", "")
     head = Text(
         f"{facts['model']}: {facts['format']}; {facts['tensors']} tensors, {facts['bytes']:,} bytes"
         f" of {', '.join(facts['dtypes'])}"
     )
     after = [Text(), Text(facts["next"])] if facts["next"] else []
-    return Group(head, Text(f"sha256 {facts['sha256']}"), Text(), table, *after)
+    return Group(head, Text(f"sha256 {facts['sha256']}"), Text(), tensors, *after)

@@ -90,8 +90,10 @@ class PlainCommand(TyperCommand):
     """A verb whose help calls arguments by their names alone: `MODEL`, not `{MODEL}` and `MODEL <str>`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """The arguments, none of which may be empty: an empty path is the folder that the user is in."""
+        """The arguments. None may be empty, as an empty path is the folder that the user is in; `-` is no file."""
         for before, word in pairwise(["", *args]):
+            if word == "-":
+                raise typer.BadParameter("'-' is no file: Canon reads and writes those that have a name", ctx=ctx)
             if not word or re.fullmatch(r"--[\w-]+=", word):
                 what = word.removesuffix("=") or (before if before.startswith("-") else "an argument")
                 raise typer.BadParameter(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from canon.graph import Example
 
-MOST_BYTES: Final = 1 << 32
+MOST_BYTES: Final = 1 << 30
 LONGEST_NAME: Final = 200
 
 ExampleFile = Annotated[

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from canon.cli.console import Talker
+from canon.cli.console import Talker, table
 from canon.cli.facts import file_facts, file_report
 from canon.cli.groups import verb
 from canon.cli.models import Model, ReadOptions, load_model
@@ -112,13 +111,12 @@ def document(loaded: LoadedModel, graph: ChannelGraph, rows: list[SpaceRow]) -> 
 
 def report(found: dict[str, Any], rows: list[SpaceRow]) -> Group:
     """The result for a person."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("space", "width", "groups", "producers", "consumers", "taps", "scaling"):
-        table.add_column(title, justify="right" if title in ("width", "groups", "taps") else "left", overflow="fold")
+    words = ("space", "producers", "consumers", "scaling")
+    spaces = table("space", "width", "groups", "producers", "consumers", "taps", "scaling", words=words)
     for row in rows:
         cells = (str(row.width), str(row.groups), shorten(row.producers), shorten(row.consumers), str(row.taps))
         style = "dim" if row.pins else None
-        table.add_row(escape(row.name), *map(escape, cells), scaling(row), style=style)
+        spaces.add_row(escape(row.name), *map(escape, cells), scaling(row), style=style)
     head = Text(
         f"{found['model']}: {found['free_spaces']} free spaces of {len(rows)}, {found['free_producers']} free producers"
         f" of {found['producers']}, traced with torch.{found['front_end']};"
@@ -130,7 +128,7 @@ def report(found: dict[str, Any], rows: list[SpaceRow]) -> Group:
         f" of {', '.join(found['dtypes'])}; input {inputs}"
     )
     digest = [Text(f"sha256 {found['sha256']}")] if "sha256" in found else []
-    return Group(head, about, *digest, Text(), table, Text(), *pins(rows), *held(found["held"]))
+    return Group(head, about, *digest, Text(), spaces, Text(), *pins(rows), *held(found["held"]))
 
 
 def _share(seen: float) -> str:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from canon.cli.console import Talker
+from canon.cli.console import Talker, table
 from canon.cli.exhibits import Owned, load_exhibits
 from canon.cli.exit_codes import ExitCode
 from canon.cli.groups import verb
@@ -88,13 +88,11 @@ def _describe(found: Location, written: Path | None) -> Group:
 
 def _table(found: Location) -> Table:
     """The layers in which least was found."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("layer", "channels", "found", "distinct", "residual"):
-        table.add_column(name, justify="left" if name == "layer" else "right")
+    layers = table("layer", "channels", "found", "distinct", "residual")
     worst = sorted(found.layers, key=lambda layer: layer.distinct / max(1, layer.channels))[:SHOWN]
     for layer in worst:
         numbers = (f"{layer.channels:,}", f"{layer.found:,}", f"{layer.distinct:,}", f"{layer.worst:.1e}")
-        table.add_row(escape(layer.name), *numbers)
+        layers.add_row(escape(layer.name), *numbers)
     if len(found.layers) > SHOWN:
-        table.caption = f"of {len(found.layers)} layers those in which least was found"
-    return table
+        layers.caption = f"of {len(found.layers)} layers those in which least was found"
+    return layers

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, final
 
@@ -18,7 +20,6 @@ from canon._files import UNFINISHED, WRITTEN
 from canon._text import visible
 from canon._version import __version__
 from canon.cli.attack import attack
-from canon.cli.attack_test import try_attack
 from canon.cli.bench import app as bench
 from canon.cli.claim import app as claim
 from canon.cli.commit import commit
@@ -31,13 +32,34 @@ from canon.cli.locate import locate
 from canon.cli.new import app as new
 from canon.cli.recover import recover
 from canon.cli.register import register
-from canon.cli.scheme import app as scheme
+from canon.cli.trials import schemes, try_attack
 from canon.cli.verify import verify
 from canon.cli.watermark import app as watermark
 from canon.errors import CanonError, printable
 
 WRONG_USAGE: type[Exception] = next(one for one in typer.BadParameter.__mro__ if one.__name__ == "ClickException")
 """What typer raises about arguments."""
+
+HINTS: dict[type[OSError], str] = {
+    FileNotFoundError: "Check the path; a relative one counts from the folder that you are in",
+    PermissionError: "Name another place, or let yourself read and write there",
+}
+"""What to do next where the system refuses a file."""
+
+NO_MEMORY = re.compile("can't allocate memory|out of memory", re.IGNORECASE)
+"""How torch says so."""
+
+
+@contextmanager
+def pipe() -> Iterator[None]:
+    """Write out all that is printed; where nobody reads it, end with a status of its own."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        # The interpreter flushes standard output once more at exit, and would complain there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(ExitCode.BROKEN_PIPE) from error
 
 
 @final
@@ -49,16 +71,15 @@ class PipeGroup(TyperGroup):
         both = " ".join(args[:2])
         return super().resolve_command(ctx, [both, *args[2:]] if both in self.commands else args)
 
+    def make_context(self, *given: Any, **more: Any) -> Any:
+        """Read the arguments; help is printed here."""
+        with pipe():
+            return super().make_context(*given, **more)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the verb and write out all it printed."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-        except BrokenPipeError as error:
-            # The interpreter flushes standard output once more at exit, and would complain there.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(ExitCode.BROKEN_PIPE) from error
-        return result
+        with pipe():
+            return super().invoke(ctx)
 
 
 app = typer.Typer(
@@ -124,7 +145,7 @@ app.command()(demo)
 app.add_typer(evidence, name="evidence")
 app.add_typer(watermark, name="watermark")
 app.add_typer(claim, name="claim")
-app.add_typer(scheme, name="scheme")
+app.add_typer(schemes, name="scheme")
 app.add_typer(new, name="new")
 app.add_typer(bench, name="bench")
 plain_help(app)
@@ -137,28 +158,58 @@ def execute(application: typer.Typer, arguments: Sequence[str] | None = None) ->
     becomes one object on standard output, `{"error": {"kind", "message", "where", "hint", "status"}}`, also for wrong
     usage.
     """
+    try:
+        with pipe():
+            return _execute(application, arguments)
+    except typer.Exit as gone:
+        return gone.exit_code
+
+
+def _execute(application: typer.Typer, arguments: Sequence[str] | None) -> int:
     given = tuple(sys.argv[1:] if arguments is None else arguments)
     WRITTEN.clear()
     UNFINISHED.clear()
     session = Session(as_json="--json" in given, arguments=given)
     try:
-        status = application(args=arguments, obj=session, prog_name="canon", standalone_mode=not session.as_json)
+        status = application(args=arguments, obj=session, prog_name="canon", standalone_mode=False)
+        if status == ExitCode.INTERRUPTED:
+            return _interrupted()
         return status if isinstance(status, int) else ExitCode.OK
     except SystemExit as stop:
         return _status(stop)
     except (typer.Abort, KeyboardInterrupt):
         return _interrupted()
     except WRONG_USAGE as error:
-        message = getattr(error, "format_message", error.__str__)()
-        return _complain(session, "UsageError", message, hint="Add --help to see what there is")
+        return _wrong_usage(session, error)
     except CanonError as error:
         return _complain(session, type(error).__name__, error.message, where=error.where, hint=error.hint)
     except OSError as error:
-        return _complain(session, type(error).__name__, error.strerror or str(error), where=error.filename)
+        hint = next((hint for kind, hint in HINTS.items() if isinstance(error, kind)), None)
+        what = error.strerror or str(error)
+        return _complain(session, type(error).__name__, _uncapital(what), where=error.filename, hint=hint)
     except Exception as error:
+        if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+            what = "there is not enough memory for this"
+            return _complain(session, "MemoryError", what, hint="Ask for less, such as a smaller --size or --ratio")
         hint = None if session.debug else "This is a fault in Canon; run `canon --debug ...` to see where it arose"
         what = f"unexpected {type(error).__name__}: {error}"
         return _complain(session, "InternalError", what, hint=hint, status=ExitCode.INTERNAL)
+
+
+def _wrong_usage(session: Session, error: Any) -> ExitCode:
+    """What typer raises about arguments, told as every other error; a verb of several words alone shows its help."""
+    context: Any = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and not session.as_json:
+        print(context.get_help(), file=sys.stderr)
+        return ExitCode.USAGE
+    message = error.format_message() if hasattr(error, "format_message") else str(error)
+    verb = "canon" if context is None else context.command_path
+    what = _uncapital(message.removeprefix("Invalid value: "))
+    return _complain(session, "UsageError", what, hint=f"See: {verb} --help")
+
+
+def _uncapital(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 def _interrupted() -> ExitCode:
@@ -174,8 +225,6 @@ def _interrupted() -> ExitCode:
 def _status(stop: SystemExit) -> int:
     if stop.code is None:
         return ExitCode.OK
-    if stop.code == ExitCode.INTERRUPTED:
-        return _interrupted()
     if isinstance(stop.code, int):
         return stop.code
     print(visible(stop.code), file=sys.stderr)

@@ -61,8 +61,8 @@ def load_model(
     from canon.io import is_factory, read_model
 
     check_outputs(outputs, [source, reading.example], force=force)
-    if is_factory(reading.arch or source) and os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last, so that a file here takes no other module's place
+    if is_factory(reading.arch or source):
+        import_from_here()
     loaded = read_model(
         source,
         reading.arch,
@@ -75,6 +75,12 @@ def load_model(
         talker.note(f"{source}: {note}")
     check_outputs(outputs, loaded.files, force=force)
     return loaded
+
+
+def import_from_here() -> None:
+    """Let modules in the present folder be imported: last, so that none takes another module's place."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 def digested(given: Path | str | None) -> str | None:

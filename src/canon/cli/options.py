@@ -68,11 +68,16 @@ def command_line(context: typer.Context) -> str:
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document on standard output, and nothing else.")]
-Seed = Annotated[int, typer.Option("--seed", min=0, help="Seed of everything random; the same seed, the same result.")]
+Seed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**63 - 1, help="Seed of everything random; the same seed, the same result.")
+]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu, cuda, cuda:1, mps.")]
 Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 Report = Annotated[
     Path | None, typer.Option("--report", dir_okay=False, help="Where to write a page for people to read, as HTML.")
+]
+EvidenceFile = Annotated[
+    Path, typer.Argument(metavar="FILE", dir_okay=False, help="A document that `canon verify` wrote.")
 ]
 Architecture = Annotated[
     str | None,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from canon.cli.inputs import load_arrays
-from canon.errors import DataError, MissingExtraError
+from canon.errors import DataError, import_extra
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -102,13 +102,10 @@ def _chosen(held: Sequence[str], model: nn.Module, inputs: int, where: str) -> l
 
 
 def _images(folder: Path, example: Sequence[Any]) -> tuple[list[Tensor], str, str]:
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("pillow", "zoo") from error
     import numpy
     import torch
 
+    Image = import_extra("PIL.Image", "zoo", "pillow")
     shape = tuple(getattr(example[0], "shape", ()))
     if len(example) != 1 or len(shape) != 4 or shape[1] not in MEAN:
         raise DataError("images fit only models of one input with 1 or 3 colours", hint="Give a .npz file instead")

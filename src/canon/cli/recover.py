@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
 from canon._files import check_outputs, write_text
 from canon.cli import completion
-from canon.cli.console import Talker
+from canon.cli.console import Talker, table
 from canon.cli.groups import verb
 from canon.cli.inputs import moved
 from canon.cli.models import Model, ModelOut, ReadOptions, digested, load_model, save_model
@@ -124,13 +123,11 @@ def summary(report: RecoveryReport, name: str, out: Path) -> Group:
     """The result for a person."""
     if not report.changed:
         return Group(Text(f"{name}: nothing found, nothing changed"), Text(f"written to {out}"))
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("space", "before", "after", *KINDS):
-        table.add_column(title, justify="left" if title == "space" else "right", overflow="fold")
+    spaces = table("space", "before", "after", *KINDS)
     for space in report.spaces:
         if space.before != space.after:
             counts = (str(space.counts.get(kind, "")) for kind in KINDS)
-            table.add_row(escape(space.name), str(space.before), str(space.after), *counts)
+            spaces.add_row(escape(space.name), str(space.before), str(space.after), *counts)
     before, after = report.parameters
     lines = [
         Text(f"{name}: {report.removed} channels removed, {report.merged} merged"),
@@ -143,4 +140,4 @@ def summary(report: RecoveryReport, name: str, out: Path) -> Group:
         lines.append(Text(f"kept because of known widths or equal groups: {kept} channels"))
     if report.agreement is not None:
         lines.append(Text(f"largest difference of outputs: {report.agreement:.1e} of the largest output"))
-    return Group(table, Text(), *lines, Text(f"written to {out}"))
+    return Group(spaces, Text(), *lines, Text(f"written to {out}"))

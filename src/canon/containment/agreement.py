@@ -45,10 +45,10 @@ def outputs_on_probes(model: nn.Module, example: Tensor | tuple[Any, ...], *, se
     if len(calls) > 1 and len(calls[0]) == 1 and isinstance(calls[0][0], Tensor):
         with suppress(VerificationError):
             whole = torch.cat([x for (x,) in calls])
-            found = outputs_of(model, [(whole,)])
+            found = outputs_of(model, [(whole,)]).values
             if len(found) == len(whole):
                 return found
-    return outputs_of(model, calls)
+    return outputs_of(model, calls).values
 
 
 def agreement(first: Tensor, second: Tensor, precision: Precision | None = None) -> Agreement:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final
 
 from torch import Tensor, nn
@@ -199,9 +201,11 @@ def _word(findings: Findings, everywhere: _Counts, deep: _Counts) -> tuple[Answe
 
 def _usual_residual(layers: Sequence[LocatedLayer]) -> float:
     """The median residual over layers, or over their channels if that is less: one space may have many layers."""
-    by_layer = sorted(layer.median for layer in layers if layer.found)
-    by_channel = sorted(layer.median for layer in layers for _ in range(layer.found))
-    return min((x[len(x) // 2] for x in (by_layer, by_channel) if x), default=0.0)
+    found = sorted((layer.median, layer.found) for layer in layers if layer.found)
+    if not found:
+        return 0.0
+    channels = list(accumulate(count for _, count in found))
+    return min(found[len(found) // 2][0], found[bisect_right(channels, channels[-1] // 2)][0])
 
 
 def _spanned(findings: Findings) -> float:

@@ -41,7 +41,7 @@ def compare_exactly(
         numbers: Numbers per row that the layout was made with.
     """
     graph = extracted.graph
-    side = Side(graph, extracted.tensors, numbers=numbers, seed=layout.seed)
+    side = Side(graph, layout.tensors(extracted), numbers=numbers, seed=layout.seed)
     # A factor that the weights' own type does not tell from 1 would only round them once more.
     least = max(ROUNDING, torch.finfo(coarsest(extracted.model)).eps / 2)
     distance: dict[int, Tensor] = {}

@@ -1,9 +1,10 @@
 """Spaces that are shown to be another network's, whatever was done to them that keeps the function.
 
-That hardly any channel of a space was found shows a difference only where nothing but order and scale could hide the
-owner's, and where what the space is made from is known. Elsewhere its channels may have been turned, mixed or given
-other signs: behind a norm of whole vectors, an odd function, or nothing but linear layers. How the columns of what
-makes a space lie to each other stays through turns and signs, so in front of the first layers that is compared instead.
+That hardly any channel of a space was found shows a difference only where nothing but order and scale, and signs that
+were looked for, could hide the owner's, and where what the space is made from is known. Elsewhere its channels may have
+been turned, mixed or given other signs: behind a norm of whole vectors, a sigmoid, or nothing but linear layers. How
+the columns of what makes a space lie to each other stays through turns and signs, so in front of the first layers that
+is compared instead.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _is_foreign(space: Space, walk: Walk, owner: Traced | None, curves: Curves) 
     maps = {producer.map: walk.graph.maps[producer.map] for producer in space.producers}
     if movable(space) and _told_by_order(space, curves):
         return any(_reads_input(walk.graph, index) or walk.reads_found(linear) for index, linear in maps.items())
-    turned = all(consumer.tap in walk.graph.fixed_taps for consumer in space.consumers)
+    turned = all(walk.graph.taps[producer.point] in walk.graph.fixed_taps for producer in space.producers)
     if owner is None or not turned:
         return False
     return any(_reads_input(walk.graph, index) and _others(walk, owner, index) for index in maps)
@@ -54,7 +55,7 @@ def _reads_input(graph: ChannelGraph, index: int) -> bool:
 
 
 def _told_by_order(space: Space, curves: Curves) -> bool:
-    """Whether nothing but order and scale of the channels is free: each is bent before anything reads it."""
+    """Whether nothing but order, scale and known signs are free: each channel is bent before anything reads it."""
     bent = {producer.point: False for producer in space.producers}
     for stage in space.stages:
         bent[stage.output] = any(bent.get(point, False) for point in stage.inputs) or _bends(stage, curves)
@@ -62,13 +63,14 @@ def _told_by_order(space: Space, curves: Curves) -> bool:
 
 
 def _bends(stage: Stage, curves: Curves) -> bool:
-    """Whether a sum of channels, or one with another sign, comes out as another; of an unknown one nobody knows."""
+    """Whether a sum of channels comes out as another, and one with another sign as another or with that sign; of an
+    unknown function nobody knows."""
     if stage.kind == "slope":
         return True
     if stage.kind != "activation" or stage.function is None or stage.reach != "pointwise":
         return False
     curve = curves.of(stage.function)
-    return curve.odd and not curve.turning and not curve.linear
+    return curve.odd and not curve.linear and (not curve.turning or curve.origin == 0)
 
 
 def _others(walk: Walk, owner: Traced, index: int) -> bool:

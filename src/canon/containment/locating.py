@@ -40,6 +40,7 @@ from canon.rewrite.resize import resize
 from canon.verify.architecture import Architecture
 from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.precision import Precision, coarsest
 from canon.verify.programs import as_given
@@ -93,6 +94,11 @@ def locate(
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
         running = suspect if given.housed is None else as_given(suspect, given.housed)
         found = _located(running, given, owner, example, known)
+        unsure = found.answer != "contained" and any(layer.distinct < layer.channels for layer in found.layers)
+        if unsure and owner.traced is not None and (given.housed is None or given.housed.exact):
+            turned = in_owner_bases(given.traced.model, owner.traced)
+            if turned is not given.traced.model:
+                return locate(turned, reference, example, ancestors=ancestors)
         if not any(layer.first and 2 * layer.distinct >= layer.channels for layer in found.layers):
             other = _with_other_inputs(given, owner, example, known)
             found = other if other is not None and other.coverage > found.coverage else found
@@ -168,7 +174,7 @@ def _located(
             extracted, agreed, refitted = again, better, names
             if owner.traced is not None:
                 # Where columns were missing, rows were measured without them, and their scales by that much off.
-                whole = Layout(owner.architecture, owner.portrait.steps, seed=owner.portrait.seed)
+                whole = Layout(owner.architecture, owner.portrait.steps, seed=owner.portrait.seed, settled=False)
                 extracted, _ = compare_exactly(extracted, whole, found, numbers=NUMBERS)
     heads = other_heads(owner.architecture, extracted)
     if owner.traced is not None:

@@ -40,10 +40,14 @@ IN_PLACE: Final = 0.9
 common are like it there too, and less so."""
 
 FEW: Final = 0.3
-"""Where a smaller share is found distinctly, that is hardly any."""
+"""Where a smaller share is found distinctly, every direction is asked alone."""
 
-MOST: Final = 0.9
-"""Where a smaller share is found distinctly, every direction is asked alone, and then places, where these are known."""
+NEARLY_ALL: Final = 0.9
+"""Where this share is found distinctly, rows that read the space are known but for little; where less is, channels are
+taken in their places, if these are known."""
+
+RELAPSE: Final = 0.8
+"""A match by more layers counts if it finds at least this part of what fewer layers found distinctly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +118,7 @@ class Walk:
         for index, step in enumerate(self.portrait.steps):
             if step.maps and all(self.graph.maps[m].columns is None for m in step.maps):
                 space = self._space(step)
-                self._match(index, step, space, self._describe(index, step, space))
+                self._match(index, step, space, self._describe(index, step, space), None)
                 found = self.found[space.id]
                 if int((found.accepted.distinct & ~found.images).sum()) >= FEW * len(step.label):
                     return True
@@ -129,11 +133,11 @@ class Walk:
             old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
                 told = told or self._describe(index, step, space)
-                self._match(index, step, space, told)
+                self._match(index, step, space, told, self.found.get(space.id, old))
                 self._seen[space.id] = basis
                 if self._unmix(space):
                     measured, told = self._told(index, step, space)
-                    self._match(index, step, space, told or self._describe(index, step, space))
+                    self._match(index, step, space, told or self._describe(index, step, space), None)
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
@@ -157,8 +161,11 @@ class Walk:
         return accepted.told < FEW * accepted.found.numel()
 
     def reads_found(self, linear: LinearMap) -> bool:
-        """Whether a layer reads spaces alone in which more was found."""
-        return linear.columns is not None and not any(self.poor(segment.space) for segment in linear.columns)
+        """Whether a layer reads spaces alone in which nearly all was found: what it reads of the rest nobody knows."""
+        if linear.columns is None:
+            return False
+        read = [self.found[segment.space].accepted for segment in linear.columns]
+        return all(accepted.told >= NEARLY_ALL * accepted.found.numel() for accepted in read)
 
     def _told(self, index: int, step: Step, space: Space) -> tuple[Measured, Description | None]:
         """What a step says of the suspect; scales alone where nothing that it rests on has changed since."""
@@ -181,7 +188,7 @@ class Walk:
     def _space(self, step: Step) -> Space:
         """A key comes from a file, and may ask for what this network does not have."""
         space = self.graph.spaces[step.space] if step.space < len(self.graph.spaces) else None
-        taps = () if space is None else set(self.graph.space_taps(space)) - self.graph.fixed_taps
+        taps = () if space is None else set(self.graph.space_taps(space)) - self.graph.closed_taps
         if (
             space is None
             or not set(step.maps) <= set(self.side.available(space))
@@ -199,8 +206,8 @@ class Walk:
             raise _unfitting(space)
         return features
 
-    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
-        """Match a space by its rows, or by its places where rows tell less."""
+    def _match(self, index: int, step: Step, space: Space, told: Description, before: Found | None) -> None:
+        """Match a space; what fewer of its layers told more distinctly stands, for one of them may be replaced."""
         yardstick, features = self.yardsticks[index], self.features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
@@ -212,11 +219,14 @@ class Walk:
             pairs, accepted, mirror, bar = self._by_place(step, yardstick, features, everyone)
         given = self.places.get(space.id)
         placed, unscaled = False, given is not None and accepted.alone
-        if given is not None and accepted.told < MOST * channels:
+        if given is not None and accepted.told < NEARLY_ALL * channels:
             pairs, accepted, mirror, bar = self._by_place(step, yardstick, features, given.match, IN_PLACE)
             placed = unscaled = True
-        self.placed = self.placed | {space.id} if placed else self.placed - {space.id}
-        self.unscaled = self.unscaled | {space.id} if unscaled else self.unscaled - {space.id}
+        if before is not None and accepted.told < RELAPSE * before.accepted.told:
+            pairs, accepted, mirror = before.pairs, before.accepted, before.mirror
+        else:
+            self.placed = self.placed | {space.id} if placed else self.placed - {space.id}
+            self.unscaled = self.unscaled | {space.id} if unscaled else self.unscaled - {space.id}
         features = _best(features, accepted, pairs, step)
         if bool((mirror >= 0).any()):
             image = torch.nonzero(mirror >= 0).flatten()
@@ -244,7 +254,7 @@ class Walk:
         if any(consumer.tap in self.graph.fixed_taps for consumer in space.consumers):
             limit = values_apart(yardstick, self.portrait.reduced)
         pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels, limit)
-        if accepted.told < MOST * channels:
+        if accepted.told < FEW * channels:
             pairs, accepted = by_one_direction(step, features, (*labels, flips), pairs, accepted)
         mirror = torch.empty(0, dtype=torch.int64)
         if self._mirrors(space):
@@ -279,7 +289,7 @@ class Walk:
 
     def _flips(self, space: Space) -> bool:
         """Whether the sign of all that a channel is may be turned: a signed tap that no norm behind it settles."""
-        free = self.graph.signed_taps - self.graph.fixed_taps
+        free = (self.graph.signed_taps - self.graph.fixed_taps) | self.graph.odd_taps
         read = {self.graph.taps[stage.inputs[0]] for stage in space.stages if stage.kind == "norm"}
         return any(tap in free and tap not in read for tap in self.graph.space_taps(space))
 
@@ -299,7 +309,7 @@ class Walk:
         match = found.accepted.match
         member = match.clamp(min=0)
         sign = torch.where(found.pairs.flipped, -1.0, 1.0).double()
-        signed = self.graph.signed_taps
+        signed = self.graph.signed_taps | self.graph.odd_taps
 
         def against(named: Tensor) -> dict[int, Tensor]:
             found = ratios(told.scales, step.scales, named)

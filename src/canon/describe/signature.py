@@ -59,7 +59,7 @@ class Signature:
     """By tap: the scale of each channel, signed where a negative scale passes; 0 where nothing entered."""
 
     unsure: dict[int, Array] = field(default_factory=dict)
-    """By tap behind a gate: the channels whose sign there would be the other one after a small change."""
+    """By tap whose signs nothing settles: the channels that would have the other one after a small change."""
 
     @property
     def blocks(self) -> list[Array]:
@@ -108,8 +108,10 @@ def _joined(parts: Sequence[Stack]) -> Stack:
 class _Walk:
     """One pass over a space's program."""
 
-    def __init__(self, space: Space, graph: ChannelGraph, zero: float, turned: Mapping[int, Array]) -> None:
-        self.space, self.graph, self.zero, self.turned = space, graph, zero, turned
+    def __init__(
+        self, space: Space, graph: ChannelGraph, zero: float, turned: Mapping[int, Array], odd: frozenset[int]
+    ) -> None:
+        self.space, self.graph, self.zero, self.turned, self.odd = space, graph, zero, turned, odd
         self.signature = Signature(space.width)
         self.magnitude: dict[int, Array] = {}
         self.offset: dict[int, tuple[Array, Array] | None] = {}
@@ -118,25 +120,32 @@ class _Walk:
         self.seen: set[int] = set()
         self.signs: dict[int, Array] = {}
         gates = {graph.taps[stage.output] for stage in space.stages if stage.kind == "mul"}
-        free = graph.signed_taps - graph.fixed_taps
-        self.gated = gates & free
-        for stage in reversed(space.stages):  # a norm before a gate takes up the sign behind it
-            if stage.kind == "norm" and graph.taps[stage.output] in self.gated:
-                self.gated |= {graph.taps[stage.inputs[0]]} & free
+        free = (graph.signed_taps - graph.fixed_taps) | odd
+        self.unsettled = (gates & free) | odd
+        for stage in reversed(space.stages):  # a norm before one takes up the sign behind it
+            if stage.kind == "norm" and graph.taps[stage.output] in self.unsettled:
+                self.unsettled |= {graph.taps[stage.inputs[0]]} & free
         self.none = np.zeros(space.width)
 
     def choose_signs(self, program: Program) -> None:
-        """Where a negative scale passes, take the sign that makes the factor of the norm behind positive.
+        """Where a negative scale passes, take the sign that makes the factor of the norm behind, or a gain, positive.
 
         A sign read off the row itself would flip with the last bit of a small number.
         """
         graph = self.graph
+        made = {graph.taps[producer.point] for producer in self.space.producers}
         for batch in program:
+            stage, gain = batch.first, batch.params.get("weight")
+            if stage.kind == "scale" and stage.repeat == 1 and gain is not None and gain.shape[1] == 1:
+                given, tap = graph.taps[stage.inputs[0]], graph.taps[stage.output]
+                free = tap in graph.signed_taps - graph.fixed_taps - self.unsettled - made
+                if free and given in graph.fixed_taps and tap not in self.signs:
+                    self.signs[tap] = np.where(gain[:, 0] < 0, -1.0, 1.0)
             if batch.affine is None or batch.first.repeat > 1:
                 continue
             for index, stage in enumerate(batch.stages):
                 tap = graph.taps[stage.inputs[0]]
-                free = tap in graph.signed_taps and tap not in graph.fixed_taps and tap not in self.gated
+                free = tap in graph.signed_taps and tap not in graph.fixed_taps and tap not in self.unsettled
                 if free and tap not in self.signs:
                     self.signs[tap] = np.where(batch.affine.factor[index, :, 0] < 0, -1.0, 1.0)
 
@@ -179,12 +188,12 @@ class _Walk:
         self._measure(taps, size, slack)
 
     def _settle_signs(self, taps: Sequence[int], direction: Array) -> None:
-        """The other branch of a gate has no norm that would settle its signs: what enters first is turned one way.
+        """Where no norm settles signs, as in a branch of a gate, what enters first is turned one way.
 
         Which way is a projection's sign. Noise turns as many channels around as it is large, all of them `unsure`.
         """
         for index, tap in enumerate(taps):
-            if tap in self.gated and tap not in self.signs and tap not in self.magnitude:
+            if tap in self.unsettled and tap not in self.signs and tap not in self.magnitude:
                 numbers = direction.shape[2]
                 side = direction[index] @ np.cos(1.0 + np.arange(numbers))
                 self.signs[tap] = np.where((side < 0) ^ self.turned.get(tap, False), -1.0, 1.0)
@@ -201,7 +210,7 @@ class _Walk:
                 self.magnitude[tap] = np.where(first > 0, first, entering)
             scale = self.magnitude[tap]
             if tap in self.graph.fixed_taps:
-                self.signature.scales[tap] = np.ones_like(entering)
+                self.signature.scales[tap] = self.signs.get(tap, np.ones_like(entering))
                 ratios.append(entering)
             else:
                 self.signature.scales[tap] = scale * self.signs[tap] if tap in self.signs else scale
@@ -235,7 +244,7 @@ class _Walk:
         usable = scale > 0
         safe = np.where(usable, scale, 1.0)
         # Where no scale passes and nothing entered, the channel is this offset alone.
-        ratio = np.where(usable, np.sign(np.array(signed)) * offset / safe, offset)
+        ratio = np.where(np.array(signed) < 0, -offset, offset) / safe
         slack = 1 + np.minimum(np.where(usable, mass / safe, 0.0), 20.0)
         self.signature.stacks.append(Stack(np.arcsinh(ratio)[..., None], slack, False))
 
@@ -243,7 +252,9 @@ class _Walk:
         """A channel whose row has no weights is its offset, and that is then its scale."""
         magnitude = self.magnitude[tap]
         alone = (magnitude == 0) & (offset != 0)
-        if tap not in self.graph.fixed_taps and alone.any():
+        if tap in self.odd:
+            self.signature.scales[tap] = np.where(alone, np.sign(offset), self.signature.scales[tap])
+        elif tap not in self.graph.fixed_taps and alone.any():
             self.magnitude[tap] = np.where(alone, np.abs(offset), magnitude)
             self.signature.scales[tap] = np.where(alone, np.abs(offset), self.signature.scales[tap])
 
@@ -364,6 +375,7 @@ def describe(
     zero: float,
     program: Program | None = None,
     turned: Mapping[int, Array] | None = None,
+    odd: frozenset[int] = frozenset(),
 ) -> Signature:
     """The signatures of a space's channels.
 
@@ -374,9 +386,10 @@ def describe(
         sketches: By map index. A producer without a sketch is left out, with all that comes of it alone.
         zero: What counts as cancelled, relative to what was added up.
         program: The space's program, where it is at hand.
-        turned: By tap behind a gate: channels that are to have the other sign there than their rows would give them.
+        turned: By tap: channels that are to have the other sign there than their rows would give them.
+        odd: Fixed taps at which signs are to be found out as well.
     """
-    walk = _Walk(space, graph, zero, turned or {})
+    walk = _Walk(space, graph, zero, turned or {}, odd & {*graph.space_taps(space)})
     if program is None:
         program = program_of(space, graph, Parameters(graph, tensors))
     walk.choose_signs(program)

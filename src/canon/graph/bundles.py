@@ -56,8 +56,8 @@ def free_orders(model: nn.Module) -> tuple[Bundle, ...]:
 
 def _experts(model: nn.Module) -> Iterator[Bundle]:
     blocks: dict[str, dict[str, int]] = {}
-    for name, count in expert_tensors(model).items():
-        blocks.setdefault(name.rpartition(".")[0], {})[name] = count
+    for name, parts in expert_tensors(model).items():
+        blocks.setdefault(name.rpartition(".")[0], {})[name] = parts.experts
     for path, tensors in blocks.items():
         parent, _, own = path.rpartition(".")
         count = next(iter(tensors.values()))
@@ -83,10 +83,12 @@ def _inner_channels(model: nn.Module) -> Iterator[Bundle]:
             continue
         held = dict(module.named_parameters()) | dict(module.named_buffers())
         count = len(held["A_log"])
-        axes = tuple((name, *_INNER[name]) for name in held if name in _INNER)
+        norms = {name for name in held if "norm" in name}
+        places = _INNER | {name: (0, 1) for name in norms if held[name].shape == (count,)}
+        axes = tuple((name, *places[name]) for name in held if name in places)
         free = Bundle(count, "in_proj.weight", axes)
         fits = all(held[name].shape[axis] == times * count for name, axis, times in axes if held[name].ndim > axis)
-        if not set(_NEEDED) <= held.keys() <= {*_INNER, "out_proj.bias"} or not fits:
+        if not set(_NEEDED) <= held.keys() <= {*_INNER, *norms, "out_proj.bias"} or not fits:
             continue
         kind = _kind(module, held)
         if kind not in tried:

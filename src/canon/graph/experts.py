@@ -5,15 +5,18 @@ its own, so a graph knows `experts.down_proj[2]` and not `experts.down_proj`; th
 wide. On the clone that is traced the tensors are parameters of their own, and all experts are asked for every token:
 those that the router did not choose count for nothing.
 
+Where gates and ups lie in turn, they are taken apart as well (`experts.gate_up_proj[2:0]`), if the layer asks for them
+by every second number and nothing else, which is tried.
+
 Experts are known by transformers' own dispatcher, which runs them all by one function. What it would run otherwise
-(another implementation, gates and ups that lie in turn, a tensor that two layers share) stays one tensor, which is
-held.
+(another implementation, a tensor that two layers share) stays one tensor, which is held.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
@@ -28,9 +31,38 @@ _DISPATCHER: Final = "transformers.integrations.moe"
 _IMPLEMENTATIONS: Final = ("grouped_mm", "batched_mm")
 
 
-def part_name(name: str, expert: int) -> str:
-    """The name of one expert's part of a tensor."""
-    return f"{name}[{expert}]"
+@dataclass(frozen=True)
+class Parts:
+    """How a tensor is taken apart."""
+
+    experts: int
+    halves: int = 1
+    """2 where gates and ups lie in turn on the last axis."""
+
+    def names(self, whole: str) -> list[str]:
+        """The names of all parts."""
+        return [part_name(whole, *place) for place in self._places]
+
+    def views(self, whole: Tensor) -> list[Tensor]:
+        """All parts, where they lie."""
+        whole = whole.detach()
+        return [whole[place[0]] if len(place) == 1 else whole[place[0]][..., place[1] :: 2] for place in self._places]
+
+    def together(self, parts: Sequence[Tensor]) -> Tensor:
+        """All parts as one tensor."""
+        whole = torch.stack([*parts])
+        return whole if self.halves == 1 else whole.unflatten(0, (-1, 2)).movedim(1, -1).flatten(-2)
+
+    @property
+    def _places(self) -> list[tuple[int, ...]]:
+        if self.halves == 1:
+            return [(expert,) for expert in range(self.experts)]
+        return [(expert, half) for expert in range(self.experts) for half in range(self.halves)]
+
+
+def part_name(name: str, *place: int) -> str:
+    """The name of a part of a tensor: its expert, and its half where it has two."""
+    return f"{name}[{':'.join(map(str, place))}]"
 
 
 def whole_name(part: str) -> str | None:
@@ -42,9 +74,9 @@ def whole_name(part: str) -> str | None:
     return part.rpartition("[")[0] if part.endswith("]") else None
 
 
-def expert_tensors(model: nn.Module) -> dict[str, int]:
-    """The tensors that are taken apart, by first name, with the number of experts in each."""
-    found: dict[str, int] = {}
+def expert_tensors(model: nn.Module) -> dict[str, Parts]:
+    """The tensors that are taken apart, by first name."""
+    found: dict[str, Parts] = {}
     uses = None
     for path, module in modules_of(model):
         names = _tensors_of(module)
@@ -53,7 +85,11 @@ def expert_tensors(model: nn.Module) -> dict[str, int]:
         if uses is None:
             uses = Counter(id(t) for _, owner in modules_of(model) for t in owner._parameters.values())
         if all(uses[id(module._parameters[name])] == 1 for name in names):
-            found |= {f"{path}.{name}" if path else name: int(module.num_experts) for name in names}  # type: ignore[arg-type]
+            given: Any = module
+            halves = 2 if given.has_gate and not given.is_concatenated else 1
+            for name in names:
+                parts = Parts(given.num_experts, halves if name.startswith("gate_up") else 1)
+                found[f"{path}.{name}" if path else name] = parts
     return found
 
 
@@ -67,7 +103,7 @@ def _tensors_of(module: nn.Module) -> tuple[str, ...]:
     names = (first, "down_proj", *((f"{first}_bias", "down_proj_bias") if given.has_bias else ()))
     plain = (
         getattr(given.config, "_experts_implementation", None) in _IMPLEMENTATIONS
-        and (given.is_concatenated or not given.has_gate)
+        and (given.is_concatenated or not given.has_gate or (given.is_transposed and _asks_in_turn(given)))
         and not given._is_expert_parallel
         and all(isinstance(module._parameters.get(name), Tensor) for name in names)
         and all(len(given._parameters[name]) == given.num_experts for name in names)
@@ -76,17 +112,39 @@ def _tensors_of(module: nn.Module) -> tuple[str, ...]:
     return names if plain else ()
 
 
+class _InTurn:
+    """Gates and ups as a layer asks for them that has them in turn."""
+
+    def __init__(self, gate: Tensor, up: Tensor) -> None:
+        self._halves = gate, up
+
+    def __getitem__(self, index: Any) -> Tensor:
+        rest, every = index
+        if rest is not Ellipsis or (every.stop, every.step) != (None, 2):
+            raise IndexError(index)
+        return self._halves[every.start or 0]
+
+
+def _asks_in_turn(module: Any) -> bool:
+    """Whether a layer makes the same of gates and ups in turn and of such that are taken apart."""
+    pairs = torch.linspace(-9, 9, 24, device="cpu").view(3, 8)
+    try:
+        found = module._apply_gate(_InTurn(pairs[..., ::2], pairs[..., 1::2]))
+    except (AttributeError, IndexError, TypeError, ValueError):
+        return False
+    return torch.equal(found, module._apply_gate(pairs))
+
+
 def take_apart(clone: nn.Module) -> nn.Module:
     """Give every expert of a clone, which the caller owns, tensors of its own; returns the clone."""
     apart = expert_tensors(clone)
-    for name, experts in apart.items():
+    for name, parts in apart.items():
         path, _, key = name.rpartition(".")
         module = clone.get_submodule(path)
         tensor = module._parameters.pop(key)
         assert tensor is not None, "found above"
-        for expert in range(experts):
-            part = nn.Parameter(tensor.detach()[expert], requires_grad=False)
-            module._parameters[part_name(key, expert)] = part
+        for own, part in zip(parts.names(key), parts.views(tensor), strict=True):
+            module._parameters[own] = nn.Parameter(part, requires_grad=False)
     for path in {name.rpartition(".")[0] for name in apart}:
         module = clone.get_submodule(path)
         kind: Any = type(module)
@@ -104,8 +162,12 @@ def _ask_all(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
     total = None
     first = "gate_up_proj" if self.has_gate else "up_proj"
     for expert in range(self.num_experts):
-        wide = _linear(self, first, expert, hidden_states)
-        made = _linear(self, "down_proj", expert, self._apply_gate(wide) if self.has_gate else self.act_fn(wide))
+        wide: Any = None
+        if self.is_concatenated or not self.has_gate:
+            wide = _linear(self, first, hidden_states, expert)
+        else:
+            wide = _InTurn(*(_linear(self, first, hidden_states, expert, half) for half in (0, 1)))
+        made = _linear(self, "down_proj", self._apply_gate(wide) if self.has_gate else self.act_fn(wide), expert)
         if self.has_post_expert_norm:
             made = self.post_expert_norm(made)
         share = (top_k_weights * (top_k_index == expert)).sum(-1, keepdim=True)
@@ -114,9 +176,9 @@ def _ask_all(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weight
     return total.to(hidden_states.dtype)
 
 
-def _linear(module: Any, name: str, expert: int, x: Tensor) -> Tensor:
-    weight = module._parameters[part_name(name, expert)]
-    bias = module._parameters.get(part_name(f"{name}_bias", expert))
+def _linear(module: Any, name: str, x: Tensor, *place: int) -> Tensor:
+    weight = module._parameters[part_name(name, *place)]
+    bias = module._parameters.get(part_name(f"{name}_bias", *place))
     if not module.is_transposed:
         return functional.linear(x, weight, bias)
     product: Tensor = x @ weight
@@ -136,32 +198,34 @@ def channel_tensors(model: nn.Module, orders: Orders | None = None) -> dict[str,
     found: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if name in apart:
-            found |= {part_name(name, expert): tensor.detach()[expert] for expert in range(apart[name])}
+            found |= dict(zip(apart[name].names(name), apart[name].views(tensor), strict=True))
         else:
             found[name] = tensor
     return side_by_side(found, orders) if orders else found
 
 
-def put_together(changed: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def put_together(changed: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     """Changed tensors as a model stores them: parts of experts are put side by side again.
 
     Args:
         changed: By first name, as a channel graph knows them.
-        tensors: The model's tensors as they were, by first name.
+        model: The model as it was.
     """
-    wholes = {whole_name(name): None for name in changed if name not in tensors}
+    tensors = tensor_names(model)[0]
     found = {name: tensor for name, tensor in changed.items() if name in tensors}
-    for name in wholes:
-        assert name is not None, "a part of no tensor"
-        own = tensors[name].detach()
-        parts = [changed.get(part_name(name, expert), own[expert]) for expert in range(len(own))]
-        assert len({part.shape for part in parts}) == 1, f"experts of {name} are no longer equally wide"
-        found[name] = torch.stack(parts)
+    if len(found) == len(changed):
+        return found
+    for name, parts in expert_tensors(model).items():
+        names = parts.names(name)
+        if not changed.keys().isdisjoint(names):
+            own = [changed.get(*pair) for pair in zip(names, parts.views(tensors[name]), strict=True)]
+            assert len({part.shape for part in own}) == 1, f"experts of {name} are no longer equally wide"
+            found[name] = parts.together(own)
     return found
 
 
 def named_apart(names: Iterable[str], model: nn.Module) -> tuple[str, ...]:
     """Names of tensors as a channel graph knows them."""
     apart = expert_tensors(model)
-    parts = ([part_name(name, expert) for expert in range(apart[name])] if name in apart else [name] for name in names)
+    parts = (apart[name].names(name) if name in apart else [name] for name in names)
     return tuple(one for found in parts for one in found)

@@ -14,6 +14,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm, remove_spectral_norm
 from torch.nn.utils.weight_norm import WeightNorm, remove_weight_norm
 
 from canon.errors import TraceError
+from canon.graph.scripted import program_of_script
 from canon.graph.tensors import modules_of
 
 SHELLS = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -25,6 +26,8 @@ def plain(model: nn.Module) -> nn.Module:
     A compiled or distributed model is what it was made from. Parametrizations, norms of weights and pruning masks are
     carried out, on a copy.
     """
+    if isinstance(model, torch.jit.ScriptModule):
+        return program_of_script(model)
     for name, module in modules_of(model) if isinstance(model, nn.Module) else ():
         if isinstance(module, torch.jit.ScriptModule):
             raise TraceError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,10 +52,19 @@ def record(model: nn.Module, example: tuple[Any, ...], *, repeats: bool = True) 
     Raises:
         FrontendError: The forward pass looks at numbers, or does not fit the example.
     """
+    try:
+        return _record_telling(model, example, repeats, compiled=True)
+    except FrontendError:
+        with suppress(FrontendError):  # some make masks that they are not given only where they are not compiled
+            return _record_telling(model, example, repeats, compiled=False)
+        raise
+
+
+def _record_telling(model: nn.Module, example: tuple[Any, ...], repeats: bool, *, compiled: bool) -> Program:
     asking: set[str] = set()
     while True:
         try:
-            with torch.no_grad(), quiet(), traced_alike():
+            with torch.no_grad(), quiet(), traced_alike(compiled=compiled):
                 return _record(model, example, asking if repeats else _All())
         except NumberAsked as asked:
             asking.add(asked.path)
@@ -79,11 +88,11 @@ class _All:
 
 
 @contextmanager
-def traced_alike() -> Iterator[None]:
+def traced_alike(*, compiled: bool = True) -> Iterator[None]:
     """Models that look at numbers where they can are told that there are none, as torch.export tells them."""
     compiler: Any = torch.compiler
     before = compiler._is_compiling_flag, compiler._is_exporting_flag
-    compiler._is_compiling_flag = compiler._is_exporting_flag = True
+    compiler._is_compiling_flag, compiler._is_exporting_flag = compiled, True
     try:
         yield
     finally:
@@ -100,6 +109,7 @@ class Recorder:
         self.listening = True
         self.count = 0
         self._nodes: dict[int, fx.Node] = {}
+        self._made: dict[object, fx.Node] = {}  # torch gives what is made from no tensor on as another object
         self._kept: list[Tensor] = []  # an id is a name only as long as its tensor lives
         self.repeats = Repeats(model, self, asking)
         for name, tensor in tensor_names(model)[0].items():
@@ -153,7 +163,7 @@ class Recorder:
 
     def node(self, tensor: Tensor) -> fx.Node:
         """What makes a tensor; one that comes from nowhere is a constant."""
-        known = self._nodes.get(id(tensor))
+        known = self._nodes.get(id(tensor)) or self._made.get(_storage(tensor))
         return self.placeholder("constant", tensor) if known is None else known
 
     def write(self, function: Any, args: Any, kwargs: Any, out: Any, path: str) -> fx.Node:
@@ -173,6 +183,8 @@ class Recorder:
         node = self.write(function, args, kwargs, shown, self.path[-1])
         if isinstance(out, Tensor):
             self.track(out, node)
+            if not node.all_input_nodes:
+                self._made[_storage(out)] = node
         elif isinstance(out, (list, tuple)):
             for index, item in enumerate(out):
                 if isinstance(item, Tensor):
@@ -180,6 +192,11 @@ class Recorder:
 
 
 _item = operator.getitem
+
+
+def _storage(tensor: Tensor) -> object:
+    """What two tensors have in common that are views of the same memory, and the same view."""
+    return tensor.untyped_storage()._cdata, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
 
 
 class _Watch(SchemaCheckMode):

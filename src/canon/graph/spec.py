@@ -220,6 +220,9 @@ class ChannelGraph(Shown):
     signed_taps: frozenset[int]
     """Taps that are not fixed and that no nonlinearity reads, so that negative scale passes too."""
 
+    odd_taps: frozenset[int]
+    """Fixed taps that only odd functions read, so that a change of sign passes."""
+
     aliases: Mapping[str, str]
     """Every tensor name to the first name of the same tensor."""
 
@@ -245,6 +248,11 @@ class ChannelGraph(Shown):
     def rigid(self) -> tuple[Space, ...]:
         """The spaces whose channels may change places and scales, but not their number."""
         return tuple(space for space in self.spaces if not space.pins and space.rigid is not None)
+
+    @property
+    def closed_taps(self) -> frozenset[int]:
+        """Taps that neither scale nor sign passes."""
+        return self.fixed_taps - self.odd_taps
 
     def with_rigid_pinned(self) -> ChannelGraph:
         """The same for whoever changes widths: spaces that keep theirs must stay as they are."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from typing import Final
 
 import torch
 
@@ -59,6 +60,7 @@ class Points:
     parent: list[int] = field(default_factory=list)
     fixed: set[int] = field(default_factory=set)
     curved: set[int] = field(default_factory=set)
+    sized: set[int] = field(default_factory=set)
     stretches: dict[tuple[int, int], int] = field(default_factory=dict)
     """A cut activation is several: by point and first channel, the point of a stretch that does not begin it."""
 
@@ -73,10 +75,9 @@ class Points:
             old = self.find(point if start == 0 else self.stretches[point, start])
             if old not in made:
                 made[old] = self.new()
-                if old in self.fixed:
-                    self.fixed.add(made[old])
-                if old in self.curved:
-                    self.curved.add(made[old])
+                for facts in (self.fixed, self.curved, self.sized):
+                    if old in facts:
+                        facts.add(made[old])
             self.stretches[point, start + at] = self.new()
             self.parent[self.stretches[point, start + at]] = made[old]
 
@@ -100,10 +101,9 @@ class Points:
         if a != b:
             a, b = min(a, b), max(a, b)
             self.parent[b] = a
-            if b in self.fixed:
-                self.fixed.add(a)
-            if b in self.curved:
-                self.curved.add(a)
+            for facts in (self.fixed, self.curved, self.sized):
+                if b in facts:
+                    facts.add(a)
 
     def fix(self, point: int) -> None:
         """No scale passes here."""
@@ -113,13 +113,15 @@ class Points:
         """A nonlinearity reads this point, so only positive scale passes."""
         self.curved.add(self.find(point))
 
-    def is_curved(self, point: int) -> bool:
-        """Whether a nonlinearity is known to read this point."""
-        return self.find(point) in self.curved
+    def size(self, point: int) -> None:
+        """An odd function reads this point, so only a change of sign passes."""
+        self.sized.add(self.find(point))
 
-    def is_fixed(self, point: int) -> bool:
-        """Whether this point's scale must stay."""
-        return self.find(point) in self.fixed
+    def freedom(self, point: int) -> int:
+        """What is known to pass here: 0 nothing, 1 a sign, 2 positive scale, 3 any scale."""
+        point = self.find(point)
+        facts = (self.fixed, self.sized, self.curved)
+        return next((place for place, held in enumerate(facts) if point in held), len(facts))
 
 
 @dataclass(frozen=True)
@@ -326,8 +328,23 @@ class State:
         keeps_constants: bool = True,
         ball: float = inf,
     ) -> Parts:
-        """A per-channel function that lets no scale pass."""
+        """A per-channel function that lets no scale pass, and a sign if it is odd: `f(−u) = −f(u)`."""
         output = self.stage("activation", [parts], function=function, keeps_constants=keeps_constants, ball=ball)
-        self.fix(parts)
-        self.fix(output)
+        if function is not None and is_odd(function):
+            self.tie(parts, output)
+            for part in self.blocks.resolve_parts(output):
+                self.points.size(self.points.at(part))
+        else:
+            self.fix(parts)
+            self.fix(output)
         return output
+
+
+_ASKED: Final = torch.logspace(-4, 2, 97, dtype=torch.float64)
+
+
+@torch.no_grad()
+def is_odd(function: Callable[[torch.Tensor], torch.Tensor]) -> bool:
+    """Whether `f(−u) = −f(u)`, asked at many values."""
+    up, down = function(_ASKED), function(-_ASKED)
+    return bool(((up + down).abs() <= 1e-12 * up.abs()).all())

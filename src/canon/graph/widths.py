@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import Tensor, fx, nn
 
 from canon.graph.frontend import FrontendError
@@ -155,9 +154,7 @@ def _widened(model: nn.Module, graph: ChannelGraph, extra: Mapping[int, int]) ->
     replaced: dict[int, Tensor] = {}
     for name, tensor in tensors.items():
         shape = [size + sizes.get((name, axis), 0) for axis, size in enumerate(tensor.shape)]
-        wide = (
-            tensor.detach() if shape == list(tensor.shape) else torch.empty(shape, dtype=tensor.dtype).to(tensor.device)
-        )
+        wide = tensor.detach() if shape == list(tensor.shape) else tensor.new_empty(shape)
         is_parameter = isinstance(tensor, nn.Parameter)
         replaced[id(tensor)] = nn.Parameter(wide, requires_grad=False) if is_parameter else wide
     result = clone_with(model, replaced)

@@ -25,6 +25,9 @@ ROOM: Final = 4
 
 SPARE_ROOM: Final = 1 << 20
 
+_PART: Final = re.compile(r"-\d+-of-\d+\.")
+"""What stands in the name of one file of several."""
+
 _ARCH_HINT: Final = "Check the architecture (--arch)"
 
 
@@ -139,7 +142,9 @@ def with_tensors(model: nn.Module, state: Mapping[str, Tensor], where: str) -> n
             f"lacks '{missing[0]}'" if missing else f"holds '{unknown[0]:.120}', which the architecture does not have"
         )
         raise FileFormatError(
-            f"the weights belong to another architecture: the file {what}", where=where, hint=_ARCH_HINT
+            f"the weights belong to another architecture: the file {what}",
+            where=where,
+            hint="It is one part of several: give their index" if _PART.search(where) else _ARCH_HINT,
         )
     changed, rings = {}, {}
     for name, value in state.items():

@@ -50,6 +50,11 @@ class Archive:
         self.file, self.where, self.limits = file, where, limits
         self.records: Mapping[str, Member] = _records(file, where, limits)
 
+    def check_byteorder(self) -> None:
+        """Refuse numbers that a big-endian machine wrote."""
+        if "byteorder" in self.records and self.read("byteorder") != b"little":
+            raise FileFormatError("the file was written on a big-endian machine", where=self.where)
+
     def read(self, name: str) -> bytes:
         """The bytes of a record that will be parsed."""
         record = self._record(name)
@@ -94,7 +99,11 @@ def _records(file: BufferedReader, where: str, limits: Limits) -> dict[str, Memb
         )
     roots = {name.partition("/")[0] for name in found}
     if len(roots) != 1 or any("/" not in name for name in found):
-        raise damaged("the archive has no top folder, or several", where)
+        raise FileFormatError(
+            "the archive was not written by torch: it has no top folder, or several",
+            where=where,
+            hint="If a model is in it, unpack it and give that",
+        )
     (root,) = roots
     return {name.removeprefix(f"{root}/"): record for name, record in found.items()}
 
@@ -163,7 +172,7 @@ def _entry(data: bytes, position: int, where: str) -> tuple[str, int, Member, in
         size, packed, offset = _wide(extra, size, packed, offset)
     if flags & _ENCRYPTED:
         raise FileFormatError(f"the archive is encrypted at '{name}'", where=where)
-    code = name.split("/")[1:2] == ["code"]
+    code = "code" in name.split("/")[1:-1]
     if (method != 0 or packed != size) and not code:
         raise _compressed(name, where)
     return name, offset, Member(0, packed, crc, method != 0), begin + name_size + extra_size + comment
@@ -173,7 +182,8 @@ def _compressed(name: str, where: str) -> FileFormatError:
     return FileFormatError(
         f"the archive is compressed at '{name}'",
         where=where,
-        hint="torch does not compress its numbers; a small file could unpack into a huge one, so it is refused",
+        hint="torch does not compress its numbers, and a small file could unpack into a huge one. "
+        "If you trust it, load it with torch and save it again",
     )
 
 

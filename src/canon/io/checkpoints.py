@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch import Tensor
 
 from canon.errors import FileFormatError
-from canon.io.pickles import Note
+from canon.io.pickles import Name, Note
 
 KNOWN: Final = (
     "state_dict", "model_state_dict", "model_state", "model", "net", "network", "module", "weights", "params",
@@ -49,7 +49,7 @@ def find_state(root: Any, script: bool) -> Found | None:
     found = sorted(_candidates(root, script), key=lambda item: item[0])
     if not found:
         return None
-    (_, path, chosen), others = found[0], [path for _, path, _ in found[1:]]
+    (_, path, chosen), others = found[0], [path for _, path, _ in found[1:] if path]
     notes = (f"of the checkpoint, '{path}' was read",) if path else ()
     if path and others:
         names = ", ".join(repr(other)[:40] for other in others[:4])
@@ -127,7 +127,7 @@ def _attributes(root: Note, script: bool) -> Iterator[tuple[str, Note | None]]:
 
 def _is_tensor(value: Any) -> bool:
     value = bare(value)
-    return isinstance(value, Note) and value.called.startswith("torch._utils._rebuild_tensor")
+    return isinstance(value, Note) and value.called.startswith("torch._utils._rebuild_")
 
 
 def bare(value: Any) -> Any:
@@ -186,4 +186,4 @@ def what(value: Any) -> str:
         return f"a '{value.called:.120}'" if value.called else "an object"
     if isinstance(value, dict):
         return "a dict without tensors"
-    return f"a {type(value).__name__}"
+    return f"a '{value!s:.120}'" if isinstance(value, Name) else f"a {type(value).__name__}"

@@ -21,7 +21,7 @@ from canon.io.examples import cast, example_of, program_example
 from canon.io.formats import FileKind, Format, Graph, Source, file_kind, suffixes
 from canon.io.origin import FileState, file_state, folder_origin, origin_of
 from canon.io.states import Checkpoint
-from canon.io.weights import check_finite
+from canon.io.weights import check_finite, one_type
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,7 +215,8 @@ class _Reader:
             notes = (*notes, f"the file is {checkpoint.program}: its weights were read, and no code of it was run")
         built = build_architecture(name)
         state, renamed = fitting_names(checkpoint.tensors, tensor_names(built)[1].keys())
-        notes += renamed
+        state, widened = one_type(state)
+        notes = (*notes, *renamed, *widened)
         example = example_of(built, name, self.size)
         built, folded = folded_alike(built, state, example)
         if folded:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from canon._untrusted import damaged
+from canon._untrusted import LARGEST, damaged
 
 _MOST_STEPS: Final = 4_000_000
 _CONSTANTS: Final = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
@@ -165,9 +165,11 @@ class _Machine:
         if not isinstance(target, dict) or len(items) % 2:
             raise TypeError("the pickle sets items of what is no dict")
         for key, value in zip(items[::2], items[1::2], strict=True):
-            # The hash of nested tuples can take for ever.
+            # The hash of nested tuples can take for ever, and whole numbers this large can all have one hash.
             if not isinstance(key, str | int | float | bytes | None):
                 raise TypeError(f"a {type(key).__name__} is a key")
+            if isinstance(key, int) and abs(key) > LARGEST:
+                raise ValueError("an int is a key that is too large")
             target[key] = value
 
 

@@ -58,7 +58,8 @@ def save(
         raise OutputError(f"{what} needs an example input", where=str(target), hint="Give example=...")
     if fold_norms:
         model = fold(model, inputs).model
-    with atomic_path(target, force=force) as place:
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    with atomic_path(target, force=force, size=size) as place:
         format_to_write(target).write(model, place, Writing(inputs, architecture))
 
 
@@ -69,7 +70,7 @@ def names_folder(target: Path) -> bool:
 
 def check_format(target: Path) -> None:
     """Raise `OutputError` unless a file of this name can be written; call it before the long work."""
-    if not names_folder(target) and target.suffix not in writable():
+    if not names_folder(target) and target.suffix.lower() not in writable():
         raise OutputError(
             f"'{target.suffix}' is no format that Canon writes",
             where=str(target),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from canon._safetensors import read_numbers
-from canon._untrusted import Limits, damaged
+from canon._untrusted import Limits, damaged, reported
 from canon.errors import FileFormatError
 from canon.io.archive import Archive
 from canon.io.checkpoints import Found, find_state, no_state
@@ -29,6 +29,7 @@ _STORAGES: Final[dict[str, torch.dtype]] = {
     "torch.ShortStorage": torch.int16, "torch.CharStorage": torch.int8, "torch.ByteStorage": torch.uint8,
     "torch.BoolStorage": torch.bool, "torch.storage.UntypedStorage": torch.uint8,
 }  # fmt: skip
+_PLAIN: Final = frozenset(f"torch._utils._rebuild_tensor{version}" for version in ("", "_v2", "_v3"))
 _DTYPES: Final = {f"torch.{name}": getattr(torch, name) for name in "uint16 float8_e4m3fn float8_e5m2".split()}
 _MODULE_HINT: Final = (
     "Save the weights alone: torch.save(model.state_dict(), path), or as safetensors. "
@@ -62,11 +63,13 @@ def read_state(file: BufferedReader, where: str, limits: Limits) -> Checkpoint:
     archive = Archive(file, where, limits)
     script = any(name.startswith("code/") for name in archive.records) or "constants.pkl" in archive.records
     if "data.pkl" not in archive.records:
+        package = any(name.startswith(".data/") for name in archive.records)
         raise FileFormatError(
-            "the archive holds no state dict", where=where, hint="It was written neither by torch.save nor by torch.jit"
+            "the archive is a package of code, by torch.package" if package else "the archive holds no state dict",
+            where=where,
+            hint=_MODULE_HINT if package else "It was written neither by torch.save nor by torch.jit",
         )
-    if "byteorder" in archive.records and archive.read("byteorder") != b"little":
-        raise FileFormatError("the file was written on a big-endian machine", where=where)
+    archive.check_byteorder()
     root, _ = follow(archive.read("data.pkl"), where)
     found = _found(root, where, script)
     views, storages = _places(found, where)
@@ -148,27 +151,24 @@ def _places(found: Found, where: str) -> tuple[dict[str, View], dict[str, _Stora
     """Where the tensors of a state dict lie, and in what."""
     views: dict[str, View] = {}
     storages: dict[str, _Storage] = {}
-    try:
-        for name, note in found.tensors.items():
-            view, storage = _placed(note)
-            if storages.setdefault(view.storage, storage) != storage:
+    for name, note in found.tensors.items():
+        if note.called not in _PLAIN:
+            raise FileFormatError(
+                f"the tensor '{name:.120}' is sparse, quantized, or without numbers",
+                where=where,
+                hint="Save ordinary tensors: tensor.to_dense(), tensor.dequantize()",
+            )
+        with reported(f"{where}: {name:.120}"):
+            views[name], storage = _placed(note)
+            if storages.setdefault(views[name].storage, storage) != storage:
                 raise ValueError("a storage has two types or sizes")
-            views[name] = view
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise damaged(f"a tensor is not understood: {error}", where) from error
     return views, storages
 
 
 def _others(references: list[Reference], where: str) -> dict[str, _Storage]:
     """All storages that a file names, also those of tensors that are not read: their numbers must be passed over."""
-    found = {}
-    for reference in references:
-        try:
-            key, storage = _storage(reference)
-        except (TypeError, ValueError, KeyError, IndexError) as error:
-            raise damaged(f"a storage is not understood: {error}", where) from error
-        found[key] = storage
-    return found
+    with reported(where):
+        return dict(_storage(reference) for reference in references)
 
 
 def _storage(reference: Any) -> tuple[str, _Storage]:
@@ -178,16 +178,20 @@ def _storage(reference: Any) -> tuple[str, _Storage]:
     if kind != "storage" or not isinstance(stored, Name) or not isinstance(key, str):
         raise TypeError("a storage without a type or a name")
     (count,) = _naturals((count,))
+    if str(stored) not in _STORAGES:
+        raise ValueError(f"its numbers are of the type {stored!s:.40}")
     return key, _Storage(_STORAGES[str(stored)], count)
 
 
 def _placed(note: Note) -> tuple[View, _Storage]:
     storage, offset, shape, strides = note.arguments[:4]
     key, kept = _storage(storage)
-    dtype = kept.stored
+    dtype, more = kept.stored, note.arguments[6:]
     if note.called.endswith("_v3"):
-        named = note.arguments[6]
+        named, *more = more
         dtype = _DTYPES[str(named) if isinstance(named, Name) else ""]
+    if any(more):
+        raise ValueError("it is kept conjugated or negated")
     (offset,) = _naturals((offset,))
     return View(key, dtype, _naturals(shape), _naturals(strides), offset), kept
 

@@ -137,10 +137,23 @@ def check_finite(state: dict[str, Tensor], where: str) -> None:
             )
 
 
+def one_type(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Weights in one float type, the widest, and a note where a file mixes them or stores them in one byte each."""
+    kinds = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    if len(kinds) < 2 and all(kind.itemsize > 1 for kind in kinds):
+        return state, ()
+    wide = torch.float64 if torch.float64 in kinds else torch.float32
+    names = ", ".join(sorted(str(kind).removeprefix("torch.") for kind in kinds))
+    read = {name: tensor.to(wide) if tensor.is_floating_point() else tensor for name, tensor in state.items()}
+    return read, (f"the file holds {names}; all is read as {str(wide).removeprefix('torch.')}",)
+
+
 def beside(shard: object, where: str) -> str:
     """The name of a file in the folder of the index, and nowhere else."""
     if not isinstance(shard, str) or not shard.endswith(".safetensors") or Path(shard).name != shard or "\\" in shard:
         raise FileFormatError(
-            f"the index names the part {shard!r:.120}, which is no safetensors file beside it", where=where
+            f"the index names the part {shard!r:.120}, which is no safetensors file beside it",
+            where=where,
+            hint="Save the parts as safetensors, all in one folder",
         )
     return shard

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from math import prod
 from typing import Any, Final
 
@@ -41,13 +41,16 @@ class Builder:
         if known:  # casts are no part of a normal form: all numbers get the type that most layers have
             kind = Counter(weight.dtype for weight in known).most_common(1)[0][0]
             self.like = torch.empty(0, dtype=kind, device=known[0].device)
+        for owner, layer in whole_layers(values):
+            if owner.tensors:
+                self.bare_layer(owner, layer)
+            else:
+                self.put(owner.name, _layer(self.owner.get_submodule(owner.name), layer))
         norms: dict[str, tuple[Node, Written]] = {}
         for node, value in values.items():
-            if isinstance(value, Linear) and node.value.tensors:
-                self.bare_layer(node.value, value)
-            elif isinstance(value, Linear):
-                self.put(node.value.name, _layer(self.owner.get_submodule(node.value.name), value))
-            elif "running_var" in dict(node.value.sources):
+            if isinstance(value, Linear):
+                continue
+            if "running_var" in dict(node.value.sources):
                 self.bare_norm(node.value, value)
             else:
                 for kind, name in node.value.sources:
@@ -212,6 +215,37 @@ class Builder:
             if tensor.is_floating_point() and tensor.dtype != self.like.dtype:
                 tensor.data = tensor.data.to(self.like.dtype)
         return result.eval()
+
+
+def whole_layers(values: Mapping[Node, Written]) -> Iterator[tuple[Linear, Linear]]:
+    """The owner's layers, each with numbers for all of its rows: parts are put together."""
+    parts: dict[Linear, list[tuple[Tensor, Linear]]] = defaultdict(list)
+    for node, value in values.items():
+        if isinstance(value, Linear) and node.value.part is None:
+            yield node.value, value
+        elif isinstance(value, Linear):
+            whole, rows = node.value.part
+            parts[whole].append((rows, value))
+    for whole, found in parts.items():
+        found.sort(key=lambda part: int(part[0][0]))
+        rows = torch.cat([rows for rows, _ in found])
+        if len(rows) < len(whole.weight):
+            continue  # some have no counterpart: zeros stand there
+        weight, bias = (
+            torch.cat([numbers.detach() for numbers in side])
+            for side in (
+                [value.weight for _, value in found],
+                [value.weight.new_zeros(len(value.weight)) if value.bias is None else value.bias for _, value in found],
+            )
+        )
+        if not bool((rows.diff() == 1).all()):
+            if len(weight) != len(rows):
+                raise NotNormal(
+                    "parts of the owner's layer stand between each other, and have other widths", where=whole.name
+                )
+            weight, bias = weight[rows.argsort()], bias[rows.argsort()]
+        given = None if all(value.bias is None for _, value in found) else bias
+        yield whole, found[0][1].with_numbers(weight, given)
 
 
 def _layer(owner: nn.Module, value: Linear) -> nn.Module:

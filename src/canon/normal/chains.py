@@ -19,6 +19,9 @@ from canon.normal.positions import in_place_of
 MOST_WAYS: Final = 64
 """Ways to divide a chain that are tried."""
 
+SAME_NUMBER: Final = 1e-12
+"""Numbers of two programs are one if they differ by less: `x / √8` and `x · 8^-½`."""
+
 Written = Linear | Affine | None
 """What the owner's layer holds then; None: nothing, because the layer before it has taken it up."""
 
@@ -100,8 +103,10 @@ def holds(place: Affine, value: Affine) -> bool:
         return not bool(value.shift.any())
     if kinds == {"shift"}:
         return bool((value.scale == 1).all())
-    same = not place.scale.is_meta and place.scale.shape == value.scale.shape
-    return same and torch.equal(place.scale, value.scale) and torch.equal(place.shift, value.shift)
+    pairs = ((place.scale, value.scale), (place.shift, value.shift))
+    return all(
+        not a.is_meta and a.shape == b.shape and torch.allclose(a, b, rtol=SAME_NUMBER, atol=0) for a, b in pairs
+    )
 
 
 def _links(chain: Sequence[Node]) -> tuple[tuple[Affine, ...], list[_Link]]:

@@ -29,6 +29,9 @@ from canon.normal.functions import (
 from canon.normal.functions import NORMS as NORMED
 from canon.normal.idle import identity_kernel, is_identity
 from canon.normal.nodes import MOST_NODES, Affine, Graph, Linear, Node, NotNormal
+from canon.normal.opened import open_written_out
+from canon.normal.patterns import scaled
+from canon.normal.pieces import Pieces
 from canon.normal.recording import recorded_program
 from canon.normal.spelling import MEAN, called_name, elementwise, plain_settings
 
@@ -41,6 +44,9 @@ SUMS: Final = {"add": 1.0, "iadd": 1.0, "add_": 1.0, "sub": -1.0, "isub": -1.0, 
 PRODUCTS: Final = ("mul", "imul", "mul_", "multiply")
 CONSTANT: Final = "canon_constant"
 """Where a program's node keeps a tensor that the code writes, which stands in no model."""
+
+PRODUCT: Final = ("matmul", ("[", ("[", "·", "·"), ("{",)))
+"""A product of two values, as a call of it."""
 
 EXPANSIONS: Final = ("expand", "expand_as", "broadcast_to")
 QUOTIENTS: Final = ("truediv", "div", "div_", "itruediv", "divide")
@@ -69,7 +75,7 @@ def program_graph(model: nn.Module, example: Any = None) -> fx.Graph:
     """
     tracer = _Tracer()
     try:
-        graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(meta_clone(model))
+        graph = model.graph if isinstance(model, fx.GraphModule) else tracer.trace(open_written_out(meta_clone(model)))
         lost = any(tensor.is_meta for tensor in getattr(tracer, "tensor_attrs", {}))
     except Exception as error:
         recorded = None if example is None else recorded_program(model, example)
@@ -101,7 +107,7 @@ def lower(model: nn.Module, example: Any, graph: fx.Graph | None = None, *, owne
 
 
 def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, Any]:
-    """Shapes of all values, as far as the program runs on an example, without computing anything."""
+    """Shapes of all values, and numbers worked out of them, as far as the program runs, without computing anything."""
     given = example if isinstance(example, tuple) else (example,)
     found: dict[fx.Node, Any] = {}
 
@@ -132,6 +138,8 @@ def shapes_of(model: nn.Module, graph: fx.Graph, example: Any) -> dict[fx.Node, 
 def _shape(value: Any) -> Any:
     if isinstance(value, Tensor):
         return tuple(value.shape)
+    if isinstance(value, float) or type(value) is int:
+        return value
     return [_shape(v) for v in value] if isinstance(value, list | tuple) else None
 
 
@@ -145,6 +153,7 @@ class _Lowering:
         self.inputs: list[Node] = []
         self.parts: dict[Node, tuple[Tensor, ...]] = {}
         self.curves = Curves(dict(model.named_modules()))
+        self.pieces = Pieces()
 
     def run(self) -> Graph:
         output = None
@@ -153,6 +162,8 @@ class _Lowering:
             made.shape = self.shapes.get(node) if made.shape is None else made.shape
             made.name = made.name or str(node.target if node.op == "call_module" else node.name)
             made = self.curves.follow(node, made, self.values)
+            if node.op in ("call_function", "call_method"):
+                self.pieces.follow(node, self.called(node), made, self.values)
             self.values[node] = made
             if node.op == "placeholder":
                 self.inputs.append(made)
@@ -162,7 +173,9 @@ class _Lowering:
                 self.remember(node, made)
         if output is None:
             raise NotNormal("the program has no output")
-        return Graph(self.inputs, output, self.curves.said)
+        graph = Graph(self.inputs, output, self.curves.said)
+        self.pieces.apart(graph)
+        return graph
 
     def remember(self, node: fx.Node, made: Node) -> None:
         """What is changed in place is changed under each of its names."""
@@ -282,6 +295,8 @@ class _Lowering:
             return self.functional(node, name) or plain
         if name in NORMED:
             return norm_layer(name, node, self.values) or plain
+        if name == "scaled_dot_product_attention":
+            return self.attention(node) or plain
         if name == "neg" and len(inputs) == 1:
             return Node("affine", inputs, value=Affine(*torch.tensor([-1.0, 0.0], dtype=torch.float64)))
         if name in ("cat", "concat", "concatenate"):
@@ -298,6 +313,23 @@ class _Lowering:
             if found is not None:
                 return self.spelled(inputs, *found)
         return self.reshaped(node, name, inputs) or plain
+
+    def attention(self, node: fx.Node) -> Node | None:
+        """Attention as the products that it is; None with masks."""
+        settings: dict[str, Any] = {
+            **dict(zip(("attn_mask", "dropout_p", "is_causal"), node.args[3:], strict=False)),
+            **node.kwargs,
+        }
+        scale = settings.pop("scale", None)
+        operands = [self.values[a] for a in node.args[:3] if isinstance(a, fx.Node)]
+        if any(settings.values()) or len(operands) < 3 or not all(isinstance(v.shape, tuple) for v in operands):
+            return None
+        query, key, value = operands
+        turned = self.pieces.turned(key)
+        alike = Node("call", [query, turned], PRODUCT, name=node.name, shape=(*query.shape[:-1], key.shape[-2]))
+        factor = query.shape[-1] ** -0.5 if scale is None else scale
+        shares = ("softmax", (("dim", len(query.shape) - 1),))
+        return Node("call", [Node("call", [scaled(alike, factor)], shares, shape=alike.shape), value], PRODUCT)
 
     def functional(self, node: fx.Node, name: str) -> Node | None:
         """A layer that is not called, but its function with its tensors."""
@@ -320,11 +352,18 @@ class _Lowering:
         found = elementwise("flatten", (), {}, inputs[0].shape, self.shapes.get(node))
         return None if found is None else self.spelled(inputs[:1], *found)
 
+    def operand(self, given: Any) -> Any:
+        """A value, or the number that was worked out from sizes."""
+        if not isinstance(given, fx.Node):
+            return given
+        known = self.shapes.get(given)
+        return known if isinstance(known, int | float) else self.values[given]
+
     def arithmetic(self, node: fx.Node, name: str, inputs: list[Node]) -> Node | None:
         """Sums, products and quotients of values, constants and tensors of the model."""
         if len(node.args) != 2 or node.kwargs.keys() - {"alpha"}:
             return None
-        first, second = (self.values[a] if isinstance(a, fx.Node) else a for a in node.args)
+        first, second = (self.operand(a) for a in node.args)
         other: Any
         sign = SUMS.get(name, 1.0) * float(node.kwargs.get("alpha", 1.0))  # type: ignore[arg-type]
         values = [v for v in (first, second) if isinstance(v, Node) and v.kind != "tensor"]

@@ -55,6 +55,9 @@ class Linear:
     whole: Linear | None = None
     """The convolution that a linear layer is, over all of its input."""
 
+    part: tuple[Linear, Tensor] | None = None
+    """The layer that these are some rows of, and which; None: it is all of one."""
+
     @property
     def rank(self) -> int:
         """Spatial axes."""

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from canon.graph.modules import ACTIVATIONS, ADAPTERS
 from canon.graph.names import function_name
+from canon.graph.opened import attention_width
 from canon.graph.rules import rule_names
 from canon.normal.lower import program_graph
 from canon.normal.nodes import MOST_NODES, NotNormal
@@ -38,6 +39,9 @@ ASKED: Final = ("shape", "device", "dtype")
 
 LONGEST: Final = 1 << 20
 """Sizes that a program may write down for a tensor it makes; those it takes from its input are the example's."""
+
+PRODUCTS: Final = ("bmm", "einsum")
+"""Functions that channels are not followed through, and that programs hold all the same."""
 
 METHODS: Final = frozenset({"size", "dim", "contiguous", "to", "float", "type_as"})
 
@@ -81,10 +85,10 @@ class Outline:
             raise ValueError(f"the program does not fit together: {error!r:.80}") from error
 
 
-def outline_of(model: nn.Module) -> Outline | None:
+def outline_of(model: nn.Module, example: Any = None) -> Outline | None:
     """A model's program; None where it holds something that cannot be told without code."""
     try:
-        graph = program_graph(model)
+        graph = program_graph(model, example)
         layers: dict[str, Any] = {}
         numbers: dict[fx.Node, int] = {}
         nodes = []
@@ -134,7 +138,12 @@ def _allowed() -> dict[str, Callable[..., Any]]:
     for name in ("getitem", "iadd", "imul", "isub", "floordiv"):
         found[f"operator.{name}"] = getattr(operator, name)
     found["builtin.getattr"] = getattr
-    return found | {f"torch.{name}": getattr(torch, name) for name in MAKERS}
+    found["opened.attention_width"] = attention_width
+    for name in rule_names():
+        packet = getattr(torch.ops.aten, name, None)
+        for overload in () if packet is None else [o for o in packet.overloads() if "out" not in o]:
+            found[f"aten.{name}.{overload}"] = getattr(packet, overload)
+    return found | {f"torch.{name}": getattr(torch, name) for name in (*MAKERS, *PRODUCTS)}
 
 
 def _function(target: Any) -> str:

@@ -27,6 +27,23 @@ def spell_means(graph: Graph) -> list[str]:
     return said
 
 
+def sink_scales(graph: Graph) -> list[str]:
+    """A number that one factor of a product is multiplied by is one of the product."""
+    for node in graph.order:
+        inputs = [graph.resolve(n) for n in node.inputs]
+        for at, factor in enumerate(inputs):
+            if called(node, "matmul", "bmm") and factor.kind == "affine" and _is_number(factor.value):
+                inside = [*inputs[:at], factor.inputs[0], *inputs[at + 1 :]]
+                made = Node("call", inside, node.label, name=node.name, shape=node.shape)
+                graph.replace(node, Node("affine", [made], value=factor.value, name=factor.name, shape=node.shape))
+                break
+    return []
+
+
+def _is_number(value: Affine) -> bool:
+    return not value.sources and value.scale.numel() == 1 and not bool(value.shift.any())
+
+
 def scaled(node: Node, factor: float) -> Node:
     """A value times a number."""
     scale = torch.tensor(float(factor), dtype=torch.float64)

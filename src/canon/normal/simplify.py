@@ -10,7 +10,7 @@ from canon.normal.branches import sources
 from canon.normal.idle import drop_identities, drop_repeated, spell_gates
 from canon.normal.kernels import spell_diagonals, tidy_kernels
 from canon.normal.nodes import Graph
-from canon.normal.patterns import called, spell_means
+from canon.normal.patterns import called, sink_scales, spell_means
 from canon.normal.positions import flatten_layers
 from canon.normal.regrouping import (
     cancel_affine,
@@ -35,6 +35,7 @@ Simplification = Callable[[Graph], list[str]]
 
 STRUCTURE: Final[tuple[Simplification, ...]] = (
     spell_means,
+    sink_scales,
     spell_gates,
     drop_repeated,
     flatten_sums,

@@ -33,7 +33,8 @@ DEFAULTS: Final[Mapping[str, Mapping[str, Any]]] = {
 }  # fmt: skip
 
 MEAN: Final[Labels] = (("mean of positions",),)
-NOTHING: Final = frozenset({"identity", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
+TURNS: Final = ("permute", "transpose", "movedim", "moveaxis", "swapaxes", "swapdims", "t")
+NOTHING: Final = frozenset({"identity", "attention_width", "contiguous", "clone", "detach", "alias", "lift_fresh_copy"})
 CASTS: Final = frozenset({"double", "float", "half", "bfloat16", "to", "type_as"})
 RANDOM: Final = frozenset(
     {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout", "stochastic_depth"}
@@ -95,6 +96,8 @@ def elementwise(
     settings = {**dict(zip(names, args, strict=False)), **dict(given)}
     settings.pop("inplace", None)
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
+    if name in TURNS and isinstance(before, tuple):
+        return _turn(name, args, dict(given), len(before))
     if base in NOTHING and not args:
         return ()
     if base in CASTS and all(isinstance(a, torch.dtype) and a.is_floating_point for a in (*args, *settings.values())):
@@ -109,6 +112,8 @@ def elementwise(
         return () if not training or settings.get("p") == 0 else None
     if base in ("relu", "relu6", "hardtanh", "clamp", "clip", "clamp_min", "clamp_max"):
         return _clamp(base, settings)
+    if base in ("softmax", "log_softmax") and isinstance(before, tuple) and isinstance(settings.get("dim"), int):
+        settings["dim"] %= len(before)
     if base in PLAIN:
         used = {**DEFAULTS.get(base, {}), **{k: v for k, v in settings.items() if k in POSITIONAL.get(base, ())}}
         return None if len(args) > len(names) else ((base, tuple(sorted(used.items()))),)
@@ -121,6 +126,16 @@ def elementwise(
     if base == "flatten":
         return _flatten(before, after)
     return None
+
+
+def _turn(name: str, args: Sequence[Any], given: Mapping[str, Any], rank: int) -> Labels | None:
+    """Axes in another order."""
+    try:
+        turned = getattr(torch.empty(tuple(range(1, rank + 1)), device="meta"), name)(*args, **given)
+    except (TypeError, RuntimeError, IndexError):
+        return None  # operands that are computed
+    order = tuple(size - 1 for size in turned.shape)
+    return () if order == tuple(range(rank)) else (("permute", order),)
 
 
 def _clamp(base: str, settings: Mapping[str, Any]) -> Labels | None:

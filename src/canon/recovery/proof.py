@@ -20,7 +20,7 @@ from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive
 from canon.recovery.noise import OUTSTANDING
 from canon.recovery.proposal import Proposal, SpaceChange
-from canon.rewrite.axes import by_row, columns_of, parameter_axis
+from canon.rewrite.axes import by_row, parameter_axis
 
 POSITIONS: Final = 48
 """Values of each channel that are compared."""
@@ -36,15 +36,15 @@ def failing(subject: Subject, facts: Facts, proposal: Proposal) -> int | None:
     """
     if not proposal.changes:
         return None
-    before, alive = subject.tensors, Alive(subject.with_tensors(proposal.changed), {})
+    alive = Alive(subject.with_tensors(proposal.changed), {})
     for change in proposal.changes:
-        after = subject.with_tensors(change.tensors).tensors
+        after = subject.with_tensors(change.tensors)
         space = subject.graph.spaces[change.space]
         generator = torch.Generator().manual_seed(secrets.randbits(62))
         inputs = {p.map: _inputs(subject, facts, p.map, generator) for p in space.producers}
-        if not _agree(subject, change, inputs, before, after, alive):
+        if not _agree(subject, after, change, inputs, alive):
             return change.space
-        subject, before = subject.with_tensors(change.tensors), after
+        subject = after
     return None
 
 
@@ -72,21 +72,12 @@ def _inputs(subject: Subject, facts: Facts, index: int, generator: torch.Generat
     return drawn
 
 
-def _agree(
-    subject: Subject,
-    change: SpaceChange,
-    inputs: Mapping[int, Tensor],
-    before: Mapping[str, Tensor],
-    after: Mapping[str, Tensor],
-    alive: Alive,
-) -> bool:
-    space = subject.graph.spaces[change.space]
-    old, new = (_values(subject, space, inputs, tensors) for tensors in (before, after))
+def _agree(before: Subject, after: Subject, change: SpaceChange, inputs: Mapping[int, Tensor], alive: Alive) -> bool:
+    space = before.graph.spaces[change.space]
+    old, new = (_values(subject, space, inputs) for subject in (before, after))
     for consumer in space.consumers:
-        linear = subject.graph.maps[consumer.map]
-        length = space.width * consumer.repeat
-        parts = [columns_of(t[linear.weight], linear, consumer.offset, length).double().cpu() for t in (before, after)]
-        parts = [part.reshape(part.shape[0], space.width, -1).transpose(1, 2) for part in parts]
+        linear = before.graph.maps[consumer.map]
+        parts = [subject.columns(space, consumer).double().cpu().transpose(1, 2) for subject in (before, after)]
         if linear.groups == 1:
             parts = [part[alive.rows(linear)] for part in parts]  # what nobody reads in the end does not matter
         made, now = (part.flatten(0, 1) @ y[consumer.point] for part, y in zip(parts, (old, new), strict=True))
@@ -94,7 +85,7 @@ def _agree(
         scale = moving.square().mean(dim=1).sqrt()
         # One reader among many may read next to nothing: it is judged with the others.
         scale = torch.maximum(scale, scale.square().mean().sqrt())
-        allowed = max(1e-4, subject.tolerance.zero) * scale + 1e-300
+        allowed = max(1e-4, before.tolerance.zero) * scale + 1e-300
         if change.noise:  # of what cancels as much is left as there is noise in it, however little else there is
             mass = parts[0][..., change.channels].abs().flatten(0, 1) @ old[consumer.point][change.channels].abs()
             allowed = allowed + OUTSTANDING * change.noise * mass.square().mean(dim=1).sqrt()
@@ -103,11 +94,10 @@ def _agree(
     return True
 
 
-def _values(
-    subject: Subject, space: Space, inputs: Mapping[int, Tensor], tensors: Mapping[str, Tensor]
-) -> dict[int, Tensor]:
+def _values(subject: Subject, space: Space, inputs: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """By point: `width x positions`."""
     known: dict[int, Tensor] = {}
+    tensors = subject.tensors
     for producer in space.producers:
         linear = subject.graph.maps[producer.map]
         rows = by_row(tensors[linear.weight], linear).double().cpu()

@@ -16,6 +16,7 @@ from torch import Tensor
 from canon.describe import Array
 from canon.graph import ChannelGraph, Space
 from canon.recovery.facts import Subject
+from canon.recovery.noise import OUTSTANDING
 from canon.recovery.outcome import SpaceOutcome
 from canon.rewrite.axes import parameter_axis
 from canon.rewrite.kernels import Kernel
@@ -107,6 +108,35 @@ def move_columns(subject: Subject, space: Space, transforms: Mapping[int, Channe
             columns = column_transform(linear, rewrites)
             changed[linear.weight] = write_weight(subject.tensors[linear.weight], linear, None, columns)
     return changed
+
+
+def add_up(
+    subject: Subject, space: Space, transforms: Mapping[int, ChannelTransform], off: float
+) -> tuple[dict[str, Tensor], float]:
+    """`move_columns`, where sums that cancel at every reader, but for noise, are zero; and the noise that shows.
+
+    Args:
+        subject: What is looked at.
+        space: One of its spaces.
+        transforms: M by tap.
+        off: How far channels are from what they are taken for.
+    """
+    changed = move_columns(subject, space, transforms)
+    after = subject.with_tensors(changed)
+    limit = min(subject.tolerance.zero, max(32 * subject.tolerance.rounding, OUTSTANDING * off))
+    left, several = torch.zeros(space.width).double(), torch.zeros(space.width, dtype=torch.bool)
+    for consumer in space.consumers:
+        transform = transforms[consumer.tap]
+        columns = (one.columns(space, consumer).double().cpu() for one in (subject, after))
+        size, made = (part.square().sum(dim=(0, 2)).sqrt() for part in columns)
+        mass = torch.zeros_like(made).index_add_(0, transform.columns, transform.values.abs() * size[transform.rows])
+        left = torch.maximum(left, torch.where(mass > 0, made / mass, 0.0))
+        several |= torch.bincount(transform.columns, minlength=space.width) > 1
+    gone = several & (left > 0) & (left <= limit)
+    if not bool(gone.any()):
+        return changed, 0.0
+    empty = unread(after, space, torch.nonzero(gone).flatten())
+    return {**changed, **empty}, max(off, float(left[gone].max()))
 
 
 def unread(subject: Subject, space: Space, channels: Tensor) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from canon.report.words import count, number, odds, percent, sentence
-from canon.verify.answering import DISAGREE, agreeing
+from canon.verify.answering import DISAGREE, agreeing, quoted
 
 Document = Mapping[str, Any]
 Tone = Literal["sure", "holds", "against", "open", "neutral"]
@@ -175,7 +175,7 @@ def _function(document: Document) -> Told:
     }[answer["answer"]]
     if len(known) < len(comparisons):
         problem = next(item for item in comparisons if item["difference"] is None)
-        says = f"not all outputs could be compared: {problem['problem']}"
+        says = f"not all outputs could be compared: {quoted(problem['problem'])}"
     facts = []
     if answer["difference"] is not None:
         facts.append(
@@ -209,7 +209,7 @@ def _mark(document: Document) -> Told:
     if mark is None:
         return "no watermark key was given, so no mark was looked for", [], "any mark"
     if mark["refused"] is not None:
-        return f"the mark was not read: {mark['refused']}", [], "whether the mark is there"
+        return f"the mark was not read: {quoted(mark['refused'])}", [], "whether the mark is there"
     controls = mark["controls"]
     most = max(controls["matched"])
     facts = [

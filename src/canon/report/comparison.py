@@ -8,6 +8,7 @@ from typing import Any
 from canon.report import charts
 from canon.report.answers import FORMS, owner_of
 from canon.report.words import count, number, percent, sentence
+from canon.verify.answering import quoted, unequal
 
 Content = dict[str, Any]
 
@@ -49,7 +50,7 @@ def coverage_content(document: Mapping[str, Any]) -> Content:
     rows = [(item["what"], number(item["numbers"]), item["why"]) for item in uncompared]
     lost = [(item["what"], number(item["numbers"]), item["why"]) for item in answer["missing"]] if located else []
     if document["structure"] is not None:
-        says = f"Nothing of the weights was compared: {document['structure']}"
+        says = f"Nothing of the weights was compared: {quoted(document['structure'])}"
     elif located:
         found, all_of_it = containment["numbers_found"], containment["numbers"]
         says = (
@@ -77,7 +78,7 @@ def _equality(document: Mapping[str, Any]) -> str:
             f"differs by more than {number(equality['worst'])}, where {number(equality['tolerance'])} is allowed."
         )
     after = "" if document["containment"] is None else " The section before this one says what was found nevertheless."
-    return f"{sentence(f'The suspect is not equal to {owner}: ' + equality['reason'])}{after}"
+    return f"{sentence(f'The suspect is not equal to {owner}: {unequal(document)}')}{after}"
 
 
 def _equality_rows(equality: Mapping[str, Any], precision: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -119,7 +120,7 @@ def _certificate(certificate: Mapping[str, Any]) -> Content:
         "layers_label": f"{says} The largest difference is {number(certificate['max_rel_err'])}.",
         "layer_rows": [
             (x["name"], x["width"], "" if x["max_rel_err"] is None else number(x["max_rel_err"]),
-             percent(x["match_frac"]), "agrees" if x["passed"] else "differs", x["reason"] or "")
+             percent(x["match_frac"]), "agrees" if x["passed"] else "differs")
             for x in layers
         ],
         "parameter_rows": [(name, number(value)) for name, value in certificate["parameters"].items()],

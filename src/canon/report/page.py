@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from canon._files import check_output, write_text
 from canon._text import visible
 from canon.api import RECOVERY_FORMAT, check_evidence
-from canon.errors import MissingExtraError, ReportError
+from canon.errors import ReportError, import_extra
 from canon.report.sections import fill
 from canon.report.words import number, percent
 from canon.verify.evidence import FORMAT
@@ -80,12 +80,9 @@ def render(document: Mapping[str, Any]) -> str:
 
 @cache
 def _environment() -> Environment:
-    try:
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("jinja2", "report") from error
-    found = Environment(
-        loader=PackageLoader("canon.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    jinja2 = import_extra("jinja2", "report")
+    found: Environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("canon.report"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
     found.filters.update(
         visible=lambda text: visible(text, NAME),

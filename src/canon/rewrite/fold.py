@@ -103,7 +103,7 @@ def foldable_norms(
 
 def norms_behind_layers(model: nn.Module, graph: ChannelGraph) -> tuple[FoldableNorm, ...]:
     """As `foldable_norms`, whether the forward pass calls layer and norm themselves or only uses their tensors."""
-    makers, readers, used = _makers(graph), _readers(graph), _uses(graph)
+    makers, readers, used = _makers(graph), readers_of(graph), uses_of(graph)
     modules = dict(model.named_modules())
     registered = Counter(id(module) for _, module in model.named_modules(remove_duplicate=False))
     roles = {"weight": "weight", "bias": "bias", "mean": "running_mean", "var": "running_var"}
@@ -147,7 +147,7 @@ def _stages(graph: ChannelGraph, kind: str) -> dict[str, list[Stage]]:
     return {node: sorted(stages, key=lambda stage: stage.offset) for node, stages in found.items()}
 
 
-def _readers(graph: ChannelGraph) -> dict[int, set[str]]:
+def readers_of(graph: ChannelGraph) -> dict[int, set[str]]:
     """By point: the nodes that read it. What is not understood pins, and so counts as a reader."""
     found: dict[int, set[str]] = defaultdict(set)
     for space in graph.spaces:
@@ -162,7 +162,7 @@ def _readers(graph: ChannelGraph) -> dict[int, set[str]]:
     return found
 
 
-def _uses(graph: ChannelGraph) -> Counter[str]:
+def uses_of(graph: ChannelGraph) -> Counter[str]:
     """How many nodes use a tensor."""
     found = {(linear.node, name) for linear in graph.maps for name in (linear.weight, linear.bias) if name}
     for space in graph.spaces:

@@ -38,7 +38,7 @@ def replace_tensors(model: nn.Module, changed: Mapping[str, Tensor], orders: Ord
         orders: Those of the graph that the new tensors are counted by; None: they are as the model has them.
     """
     tensors, _ = tensor_names(model)
-    changed = put_together(in_turn(changed, orders) if orders else changed, tensors)
+    changed = put_together(in_turn(changed, orders) if orders else changed, model)
     replaced: dict[int, Tensor] = {}
     for name, tensor in tensors.items():
         data = changed[name] if name in changed else duplicate(tensor)

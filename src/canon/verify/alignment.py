@@ -29,6 +29,7 @@ from canon.verify.key import LayoutKey
 from canon.verify.layout import Layout, Step, check_complete, coordinates, ratios, survey
 from canon.verify.matching import Matching, check_matching, distance_to_nearest, match, nearest_other, traded
 from canon.verify.naming import named_alike
+from canon.verify.owner_bases import in_owner_bases
 from canon.verify.owner_order import in_owner_order
 from canon.verify.projection import project
 from canon.verify.side import Description, Side, movable
@@ -174,6 +175,8 @@ def align(
         owner.check_finite()
         layout = survey(owner)
         model = named_alike(model, layout.architecture, example, reference=reference)
+        turned = in_owner_bases(model, owner)
+        model = model if turned is model else in_owner_order(turned, reference, example)
         traced = Traced.like(model, example, owner)
     else:
         if not isinstance(reference, Layout | LayoutKey):
@@ -196,7 +199,7 @@ def align_traced(traced: Traced, layout: Layout, *, matching: Matching, rescale:
     graph = traced.graph
     check_complete(layout.steps, graph)
     with torch.no_grad():
-        aligner = _Aligner(graph, traced.tensors, layout, matching)
+        aligner = _Aligner(graph, layout.tensors(traced), layout, matching)
         aligner.run()
         rewrites = aligner.rewrites(rescale)
     names = {index: graph.spaces[index].name for index in rewrites}
@@ -236,7 +239,7 @@ class _Aligner:
             or (not movable(space) and (not step.last or step.scales))
             or space.width != len(step.label)
             or not set(step.maps) <= set(self.side.available(space))
-            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.fixed_taps
+            or not set(step.scales) <= set(self.graph.space_taps(space)) - self.graph.closed_taps
         ):
             raise KeyFileError(
                 "the key describes a channel space that the model does not have",

@@ -1,4 +1,8 @@
-"""From figures to answers: pure functions of an evidence document, so that anybody can work them out again."""
+"""From figures to answers: pure functions of an evidence document, so that anybody can work them out again.
+
+Their sentences are made here as well. What they take from the run word by word, an error or a name, they put in
+quotation marks: nothing follows from it, and nobody can work it out again.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +35,16 @@ DISAGREE: Final = 0.1
 MOST_OF_IT: Final = 0.75
 """Share of the owner's layers and numbers, its head aside, that must be found before a network is called derived."""
 
+NO_CLAIM: Final = Priority("nothing shown", "no claim was given that shows what was there first")
+
+ANCESTOR: Final = "a common ancestor of both would explain this as well; give it as an ancestor if there is one"
+
 Document = Mapping[str, Any]
+
+
+def quoted(text: object) -> str:
+    """Words of the run, in quotation marks that they cannot end."""
+    return f"“{str(text).translate({ord('“'): '‘', ord('”'): '’'})}”"
 
 
 def unusual_options(options: Document) -> tuple[str, ...]:
@@ -60,7 +73,7 @@ def _function(figures: Document, precision: Document) -> Function:
     known = [item for item in comparisons if item["difference"] is not None]
     if not known:
         why = comparisons[0]["problem"] if comparisons else "nothing to compare with"
-        return Function("not decided", f"outputs were not compared: {why}", probes=probes)
+        return Function("not decided", f"outputs were not compared: {quoted(why)}", probes=probes)
     difference = max(item["difference"] for item in known)
     same = [item["same_decision"] for item in known if item["same_decision"] is not None]
     rounding = _rounding(figures, precision)
@@ -109,7 +122,7 @@ def _in_another_program(found: Network, program: Document) -> Network:
     missing, surplus = program["missing"], program["surplus"]
     notes = (*found.notes, f"the suspect is another program; brought into the owner's in {len(program['steps'])} steps")
     if not program["exact"]:
-        first = [f"first {names[0]}" for names in (missing, surplus) if names]
+        first = [f"first {quoted(names[0])}" for names in (missing, surplus) if names]
         said = (
             f"{len(missing)} layers of the owner's and {len(surplus)} parts of the suspect have no counterpart"
             f"{''.join(f', {f}' for f in first)}"
@@ -121,7 +134,7 @@ def _in_another_program(found: Network, program: Document) -> Network:
         return replace(
             found,
             answer="contained",
-            reason=f"{found.reason}; beside it the suspect has {len(surplus)} parts, first {surplus[0]}",
+            reason=f"{found.reason}; beside it the suspect has {len(surplus)} parts, first {quoted(surplus[0])}",
             notes=notes,
         )
     return replace(found, notes=notes)
@@ -129,7 +142,7 @@ def _in_another_program(found: Network, program: Document) -> Network:
 
 def _found_network(document: Document, function: Function) -> Network:
     if document["structure"] is not None:
-        return Network("not decided", f"the networks cannot be compared: {document['structure']}")
+        return Network("not decided", f"the networks cannot be compared: {quoted(document['structure'])}")
     equality, containment = document["equality"], document["containment"]
     missing = tuple(equality["coverage"]["uncompared"]) if equality is not None else ()
     if equality is not None and equality["passed"]:
@@ -148,18 +161,77 @@ def _found_network(document: Document, function: Function) -> Network:
             missing=_not_found(containment),
             notes=tuple(containment["notes"]),
         )
-    why = "nothing was compared" if equality is None else equality["reason"]
-    return Network("not decided", str(why), missing=missing)
+    why = "nothing was compared" if equality is None else unequal(document)
+    return Network("not decided", why, missing=missing)
+
+
+def unequal(document: Document) -> str:
+    """Why a suspect is not plainly equal, in one sentence."""
+    equality, certificate = document["equality"], document["certificate"]
+    limit, by = equality["tolerance"], "the reference" if equality["by"] == "reference" else "what was registered"
+    if certificate is None and document["alignment"] is None:
+        return f"the recovered model has other widths than {by}"
+    layers = {} if certificate is None else {layer["name"]: layer["max_rel_err"] for layer in certificate["layers"]}
+    tensors = equality["fixed"] if certificate is None else certificate["parameters"]
+    for what, residuals in ((f"of {len(layers)} layers", layers), ("tensors beside weights", tensors)):
+        beyond = [name for name, residual in residuals.items() if residual is None or residual > limit]
+        if beyond:
+            worst = residuals[beyond[0]]
+            much = "which cannot be compared" if worst is None else f"by {worst:.2g}"
+            return f"{len(beyond)} {what} differ from {by}, first {quoted(beyond[0])}, {much}"
+    if equality["coverage"]["uncompared"]:
+        item = equality["coverage"]["uncompared"][0]
+        return f"{quoted(item['what'])} was not compared: {quoted(item['why'])}"
+    if not equality["established"]:
+        return "the weights do not decide in which order the channels stand"
+    worst = equality["worst"]
+    return f"the model is not {by}" + ("" if worst is None else f": channels differ by up to {worst:.2g}")
+
+
+def _located(containment: Document) -> str:
+    """What was found of the owner's network, in one sentence."""
+    word, spaces = containment["answer"], containment["spaces"]
+    found, owner = (sum(space[name] for space in spaces) for name in ("distinct", "owner"))
+    many = f"{found:,} of {owner:,} of the owner's channels were found distinctly"
+    if word == "unrelated":
+        return f"{many}, {containment['deep']:.1%} of those beyond the first layers that can tell, as in a stranger"
+    if word == "not decided":
+        return f"{many}, which does not decide: {quoted(containment['reason'])}"
+    if word == "contained":
+        told = ["every channel of the owner's was found, and what is left of the suspect computes the same without it"]
+    else:
+        told = [many, *_short_of_contained(containment)]
+    updates = [update["cosine"] or 0.0 for update in containment["ancestors"]]
+    told.append(f"updates of the ancestor agree to {min(updates):.2f}" if updates else ANCESTOR)
+    told += [quoted(note) for note in containment["notes"] if note in containment["reason"]]
+    return "; ".join(told)
+
+
+def _short_of_contained(containment: Document) -> list[str]:
+    """What keeps a network that was found from being there as it is."""
+    tested, spanned = (sum(span[name] for span in containment["spans"]) for name in ("channels", "spanned"))
+    told = [f"{containment['missing']:,} were not found at all"] if containment["missing"] else []
+    told += [f"{spanned:,} of {tested:,} are linear images of what the suspect computes"] if spanned else []
+    told += [f"the columns of {len(containment['refitted'])} layers had to be refitted"] * bool(containment["refitted"])
+    if (containment["residual"] or 0.0) > containment["tolerance"]:
+        told.append(f"they were changed by up to {containment['residual']:.2g} of their size")
+    for other, name in (("the suspect", "agreement"), ("the owner's", "owner_agreement")):
+        gap = None if containment[name] is None else containment[name]["difference"]
+        if gap is not None and gap > AGREE:
+            told.append(f"the extracted model differs from {other} by {gap:.2g}")
+    return told
 
 
 def _contained(containment: Document, unusual: tuple[str, ...], limit: float) -> tuple[NetworkWord, str]:
     """What was located, in the weaker word where tensors without channels, or the function, say less."""
-    word, reason, tolerance = containment["answer"], containment["reason"], containment["tolerance"]
+    word, reason, tolerance = containment["answer"], _located(containment), containment["tolerance"]
     fixed = {name: inf if residual is None else residual for name, residual in containment["fixed"].items()}
     beyond = [name for name, residual in fixed.items() if not residual <= tolerance]
     differences = [item["difference"] for item in containment["function"]]
     if word == "contained" and beyond:
-        word, reason = "derived", f"{reason}; but {len(beyond)} tensors without channels differ, first '{beyond[0]}'"
+        first = quoted(beyond[0])
+        said = f"{len(beyond)} tensors without channels were not shown to be the owner's, first {first}"
+        word, reason = "derived", f"{reason}; but {said}"
     if word == "contained" and not all(d is not None and d <= limit for d in differences):
         word, reason = "derived", f"{reason}; but what was extracted does not compute what the owner's network does"
     if word == "contained" and unusual:
@@ -168,7 +240,7 @@ def _contained(containment: Document, unusual: tuple[str, ...], limit: float) ->
         first = containment["replaced"][0]
         return (
             "not decided",
-            f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first '{first}'",
+            f"{reason}; but {len(containment['replaced'])} tensors are not the owner's, first {quoted(first)}",
         )
     layers = containment["layers_found"] / max(1, containment["layers_in_all"])
     numbers = containment["numbers_found"] / max(1, containment["numbers"])
@@ -217,7 +289,7 @@ def _mark(document: Document) -> MarkAnswer:
     if mark is None:
         return MarkAnswer("no key", "no watermark key was given")
     if mark["refused"] is not None:
-        return MarkAnswer("unread", f"the mark was not read: {mark['refused']}")
+        return MarkAnswer("unread", f"the mark was not read: {quoted(mark['refused'])}")
     read = f"{mark['matched']} of {mark['total']} bits, p = {mark['p_value']:.2g}"
     controls = mark["controls"]
     if controls["void"]:
@@ -240,4 +312,5 @@ def _mark(document: Document) -> MarkAnswer:
 
 
 def _priority(figures: Document) -> Priority:
-    return Priority(figures["answer"], figures["reason"], tuple(figures["claims"]))
+    reason = figures["reason"] if figures["reason"] == NO_CLAIM.reason else quoted(figures["reason"])
+    return Priority(figures["answer"], reason, tuple(figures["claims"]))

@@ -25,6 +25,7 @@ from canon._shown import Shown
 from canon.errors import VerificationError
 from canon.graph import ChannelGraph, Example, arguments, plain
 from canon.graph.experts import channel_tensors
+from canon.rewrite import settled
 from canon.verify.alignment import Alignment, align_traced
 from canon.verify.architecture import Architecture, Difference
 from canon.verify.coverage import NOTHING, Coverage, Uncompared
@@ -270,8 +271,8 @@ def compare(
 def _compared(
     alignment: Alignment, reference: Traced, tolerance: float, names: tuple[str, ...], matching: Matching
 ) -> Certificate:
-    graph, theirs = reference.graph, reference.tensors
-    ours = channel_tensors(alignment.model, graph.orders)
+    graph, theirs = reference.graph, reference.settled
+    ours = settled(channel_tensors(alignment.model, graph.orders), graph)
     weights = layer_weights(graph)
     ambiguous = {space.name: space.ambiguous for space in alignment.spaces}
     touched = layer_spaces(graph)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from canon.errors import TraceError, reason_of
 from canon.graph.experts import named_apart
 from canon.graph.inputs import map_tensors
 from canon.graph.recorded import traced_alike
@@ -39,7 +40,8 @@ class Coverage:
     @property
     def share(self) -> float:
         """Share of the numbers that were compared."""
-        return 1 - sum(item.numbers for item in self.uncompared) / self.numbers if self.numbers else 0.0
+        missing = sum(item.numbers for item in self.uncompared)  # as many as a key says
+        return max(0.0, 1 - missing / self.numbers) if self.numbers else 0.0
 
     @property
     def complete(self) -> bool:
@@ -70,9 +72,16 @@ def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[s
     try:
         with traced_alike():
             found = _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
-    except (RuntimeError, NotImplementedError, ValueError, TypeError):
-        found = _run(model, inputs)
+    except Exception:  # the model's own code may raise anything
+        found = _run_for_real(model, inputs)
     return named_apart(found, model)
+
+
+def _run_for_real(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[str, ...]:
+    try:
+        return _run(model, inputs)
+    except Exception as error:  # the model's own code may raise anything
+        raise TraceError(f"the model does not run on its example: {reason_of(error)}") from error
 
 
 def _run(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[str, ...]:

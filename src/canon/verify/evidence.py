@@ -29,7 +29,7 @@ from canon.verify.schema import check_schema, outline_schema
 from canon.verify.verdict import Verdict
 
 FORMAT: Final = "canon-evidence"
-VERSION: Final = 2
+VERSION: Final = 3
 
 FROM_OWNER: Final = (
     "where norms stood",
@@ -143,7 +143,9 @@ def certificate_figures(certificate: Certificate) -> Document:
         "canonical": certificate.canonical,
         "folded": certificate.folded,
         "narrowed": certificate.narrowed,
-        "layers": [asdict(layer) for layer in certificate.layers],
+        "layers": [
+            {name: value for name, value in asdict(layer).items() if name != "reason"} for layer in certificate.layers
+        ],
         "parameters": dict(certificate.parameters),
         "sweep": [asdict(row) for row in certificate.sweep()],
         "quantiles": {f"{share:g}": value for share, value in certificate.quantiles().items()},

@@ -1,6 +1,7 @@
 """Do two models compute the same? Their outputs on probes, measured by how much outputs move from probe to probe.
 
-Measured by the size of the outputs instead, a large constant would hide any difference.
+Measured by the size of the outputs instead, a large constant would hide any difference. Each output is measured by
+itself: beside a loud one, a quiet one could be anything.
 """
 
 from __future__ import annotations
@@ -36,9 +37,25 @@ SEED: Final = 0
 """Of what models draw while they run, such as dropout that is always on."""
 
 NUMBERS: Final = 16
-"""Numbers that are kept of the outputs on one probe, where they are kept for later."""
+"""Numbers that are kept of each output on one probe, where they are kept for later."""
 
 Inputs = tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Outputs:
+    """What a model computed on some probes."""
+
+    values: Tensor
+    """All its outputs side by side, `probes x numbers`."""
+
+    sizes: tuple[int, ...]
+    """How many of the numbers each output has."""
+
+    @property
+    def parts(self) -> list[Tensor]:
+        """Each output by itself."""
+        return [*self.values.split(self.sizes, dim=1)]
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ class Comparison:
     source: str
     probes: int
     difference: float | None
-    """Largest difference of any output, relative to the largest distance of an output from its mean over probes."""
+    """Largest difference of any output, relative to its own largest distance from its mean over probes."""
 
     same_decision: float | None
     """Share of probes on which the largest output is the same one; None where there is one output only."""
@@ -95,8 +112,8 @@ def given_probes(arrays: Sequence[Tensor], example: Tensor | Inputs) -> list[Inp
     return list(zip(*(array.split(BATCH) for array in typed), strict=True))
 
 
-def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
-    """All outputs, `probes x numbers`, in float64 on the host.
+def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Outputs:
+    """All outputs, in float64 on the host.
 
     Raises:
         VerificationError: The model cannot be run on these inputs.
@@ -113,7 +130,7 @@ def outputs_of(model: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     return kept[key]
 
 
-_kept: WeakKeyDictionary[nn.Module, dict[str, Tensor]] = WeakKeyDictionary()
+_kept: WeakKeyDictionary[nn.Module, dict[str, Outputs]] = WeakKeyDictionary()
 """Outputs of models that lie in files, by what they were run on."""
 
 
@@ -126,7 +143,7 @@ def _digest(calls: Sequence[Inputs]) -> str:
     return found.hexdigest()
 
 
-def _outputs(running: nn.Module, calls: Sequence[Inputs]) -> Tensor:
+def _outputs(running: nn.Module, calls: Sequence[Inputs]) -> Outputs:
     device = next((p.device for p in running.parameters()), torch.device("cpu"))
     try:
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -135,7 +152,7 @@ def _outputs(running: nn.Module, calls: Sequence[Inputs]) -> Tensor:
     except (RuntimeError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise VerificationError(f"the model cannot be run on the probes: {said:.160}") from error
-    return torch.cat(found)
+    return Outputs(torch.cat([one.values for one in found]), found[0].sizes)
 
 
 def _joined(calls: Sequence[Inputs]) -> Sequence[Inputs]:
@@ -146,20 +163,29 @@ def _joined(calls: Sequence[Inputs]) -> Sequence[Inputs]:
     return [(torch.cat([call[0] for call in calls]),)] if same else calls
 
 
-def compare_outputs(ours: Tensor, theirs: Tensor, source: str) -> Comparison:
+def compare_outputs(ours: Outputs, theirs: Outputs, source: str) -> Comparison:
     """How far outputs agree; `theirs` are the owner's."""
-    count = len(theirs)
-    if ours.shape != theirs.shape:
-        sizes = f"{tuple(ours.shape[1:])} and {tuple(theirs.shape[1:])}"
-        return Comparison(source, count, None, None, f"the outputs have different shapes: {sizes}")
-    if not bool(torch.isfinite(ours).all() and torch.isfinite(theirs).all()):
+    count = len(theirs.values)
+    if ours.sizes != theirs.sizes or len(ours.values) != count:
+        return Comparison(source, count, None, None, f"outputs have {ours.sizes} and {theirs.sizes} numbers")
+    if not bool(torch.isfinite(ours.values).all() and torch.isfinite(theirs.values).all()):
         return Comparison(source, count, None, None, "an output is not finite")
-    spread = max(float((x - x.mean(0)).abs().max()) for x in (ours, theirs))
-    if not spread > FLAT * float(theirs.abs().max()) or count < 2:
+    pairs = [pair for pair in zip(ours.parts, theirs.parts, strict=True) if pair[0].numel()]
+    gaps, moving = zip(*(_gap(*pair) for pair in pairs), strict=True) if pairs else ((), ())
+    if not any(moving) or count < 2:
         return Comparison(source, count, None, None, "the outputs hardly depend on the probes")
-    difference = float((ours - theirs).abs().max()) / spread
-    same = float((ours.argmax(1) == theirs.argmax(1)).double().mean()) if ours.shape[1] > 1 else None
-    return Comparison(source, count, difference, same, correlation=_correlation(ours, theirs))
+    decided = [(a.argmax(1) == b.argmax(1)) for a, b in pairs if a.shape[1] > 1]
+    same = float(torch.stack(decided).all(0).double().mean()) if decided else None
+    return Comparison(source, count, max(gaps), same, correlation=_correlation(ours.values, theirs.values))
+
+
+def _gap(ours: Tensor, theirs: Tensor) -> tuple[float, bool]:
+    """How far one output differs, and whether it moves from probe to probe; else it is measured by its size."""
+    gap = float((ours - theirs).abs().max())
+    spread = max(float((x - x.mean(0)).abs().max()) for x in (ours, theirs))
+    moves = spread > FLAT * float(theirs.abs().max())
+    size = spread if moves else max(float(x.abs().max()) for x in (ours, theirs))
+    return (gap / size if gap else 0.0), moves
 
 
 def _correlation(ours: Tensor, theirs: Tensor) -> float:
@@ -189,13 +215,21 @@ def moved_by_rounding(model: nn.Module, calls: Sequence[Inputs], epsilon: float)
     return compare_outputs(after, before, "random").difference
 
 
-def fingerprint(outputs: Tensor) -> Tensor:
-    """A few random projections of the outputs on each probe, float32: enough to see whether others agree."""
-    numbers = outputs.shape[1]
+def fingerprint(outputs: Outputs, *, joined: bool = False) -> Outputs:
+    """A few random projections of each output on each probe, as float32 has them: enough to see whether others agree.
+
+    With `joined`, all outputs are taken for one.
+    """
+    kept = [_projected(part).float().double() for part in ((outputs.values,) if joined else outputs.parts)]
+    return Outputs(torch.cat(kept, dim=1), tuple(part.shape[1] for part in kept))
+
+
+def _projected(part: Tensor) -> Tensor:
+    numbers = part.shape[1]
     if numbers <= NUMBERS:
-        return outputs.float()
+        return part
     generator = torch.Generator().manual_seed(numbers)
-    return (outputs @ torch.randn(numbers, NUMBERS, generator=generator, dtype=torch.float64)).float()
+    return part @ torch.randn(numbers, NUMBERS, generator=generator, dtype=torch.float64)
 
 
 def compare_models(ours: nn.Module, theirs: nn.Module, calls: Mapping[str, Sequence[Inputs]]) -> tuple[Comparison, ...]:
@@ -214,17 +248,16 @@ def _moved(call: Inputs, device: torch.device) -> Inputs:
     return tuple(map_tensors(lambda x: x.to(device), x) for x in call)
 
 
-def _side_by_side(result: Any, call: Inputs) -> Tensor:
-    """All float tensors of an output, one row for every probe of the call."""
+def _side_by_side(result: Any, call: Inputs) -> Outputs:
+    """All float tensors of an output, or all others where there is none; one row for every probe of the call."""
     batch = next((len(x) for x in call if isinstance(x, Tensor) and x.ndim), 1)
-    parts = [torch.view_as_real(part) if part.is_complex() else part for part in _tensors(result)]
-    parts = [part.double().cpu() for part in parts if part.is_floating_point()]
-    if not parts:
-        raise ValueError("the model has no output of floating point")
-    same = [part for part in parts if part.ndim and len(part) == batch]
-    if len(same) == len(parts):
-        return torch.cat([part.reshape(batch, -1) for part in parts], dim=1)
-    return torch.cat([part.flatten() for part in parts])[None]
+    every = [torch.view_as_real(part) if part.is_complex() else part for part in _tensors(result)]
+    parts = [part.double().cpu() for part in every if part.is_floating_point()] or [x.double().cpu() for x in every]
+    if not any(part.numel() for part in parts):
+        raise ValueError("the model has no output")
+    rows = batch if all(part.ndim and len(part) == batch for part in parts) else 1
+    flat = [part.reshape(rows, -1) if part.numel() else part.new_zeros(rows, 0) for part in parts]
+    return Outputs(torch.cat(flat, dim=1), tuple(part.shape[1] for part in flat))
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -141,6 +141,7 @@ class LayoutKey(Shown):
             "wiring": self.layout.architecture.wiring,
             "numbers": self.layout.numbers,
             "seed": self.layout.seed,
+            "settled": self.layout.settled,
             "stream": _stream(),
             "steps": [[s.space, len(s.label), int(s.last), list(s.maps), sorted(s.scales)] for s in steps],
         }
@@ -255,7 +256,7 @@ def register(
 
 def _program(traced: Traced) -> Outline | None:
     """A model's program, if a model that is made of it again is wired in the same way."""
-    outline = outline_of(traced.model)
+    outline = outline_of(traced.model, traced.example)
     if outline is None:
         return None
     try:
@@ -300,7 +301,8 @@ class _Parser:
             if used != self.tensors[name].numel():
                 raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
         seed = _integer(header.get("seed", 0), 0, 1 << 62)
-        layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers, seed)
+        settled = header.get("settled", False) is True  # older keys describe offsets where they stood
+        layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers, seed, settled)
         norms = tuple(_norm(entry, shapes) for entry in header["norms"]) if "norms" in header else None
         registered = Registered.parse(header["registered"], self.tensors) if "registered" in header else None
         portrait = read_portrait(header["portrait"], self.tensors["portrait"], steps) if "portrait" in header else None

@@ -10,7 +10,7 @@ the reference alone, so a file with its steps replaces the reference.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -70,26 +70,32 @@ class Layout:
     seed: int = 0
     """What rows and features are projected with."""
 
+    settled: bool = True
+    """Whether offsets stood in the layers that alone read them when channels were described."""
+
+    def tensors(self, traced: Traced) -> Mapping[str, Tensor]:
+        """A model's tensors as they are to be described."""
+        return traced.settled if self.settled else traced.tensors
+
 
 def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
     """The layout of a model. The model is not changed."""
     return survey(Traced.of(model, example))
 
 
-def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0) -> Layout:
+def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0, settled: bool = True) -> Layout:
     """The layout of a model that is traced already.
 
     Args:
         traced: The model.
         numbers: Numbers per row. A few tell equal rows from others; rows that were changed need more.
         seed: What rows are projected with.
+        settled: Whether to describe channels with offsets in the layers that alone read them.
     """
+    empty = Layout(traced.architecture, (), seed=seed, settled=settled)
     with torch.no_grad():
-        return Layout(
-            traced.architecture,
-            _Surveyor(Side(traced.graph, traced.tensors, numbers=numbers, seed=seed)).run(),
-            seed=seed,
-        )
+        side = Side(traced.graph, empty.tensors(traced), numbers=numbers, seed=seed)
+        return replace(empty, steps=_Surveyor(side).run())
 
 
 class _Surveyor:

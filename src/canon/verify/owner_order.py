@@ -7,6 +7,7 @@ changes no output, so nothing is lost where the rows say nothing; then all stay 
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -44,24 +45,37 @@ def in_owner_order(
         layout = survey(Traced.of(reference, fitting(example, reference)))
     else:
         layout = reference.layout if isinstance(reference, LayoutKey) else reference
-    orders = {one: _order(*pair) for one, pair in _rows(free, Traced.of(model, example), layout).items()}
+    rows = dict[Bundle, tuple[Tensor, Tensor]]()
+    placed(Traced.of(model, example), layout, free, rows)
+    orders = {one: _order(*pair) for one, pair in rows.items()}
     moved = {one: order for one, order in orders.items() if not torch.equal(order, torch.arange(len(order)))}
     return move_bundles(model, moved) if moved else model
 
 
-def _rows(free: tuple[Bundle, ...], traced: Traced, layout: Layout) -> dict[Bundle, tuple[Tensor, Tensor]]:
-    """What is known of the rows of both models, once the order of what they read is known.
+def placed(
+    traced: Traced,
+    layout: Layout,
+    free: Sequence[Bundle] = (),
+    rows: MutableMapping[Bundle, tuple[Tensor, Tensor]] | None = None,
+) -> Side:
+    """A suspect whose spaces have the owner's coordinates, as far as the steps that describe them first tell them.
 
     A space is put in order by the first step that describes it: later ones read what may have been moved.
+
+    Args:
+        traced: The suspect, whatever its widths.
+        layout: The owner's.
+        free: What may change places beside channels.
+        rows: Gets what is known of the rows of both models that tell these apart.
     """
-    graph, found, placed = traced.graph, dict[Bundle, tuple[Tensor, Tensor]](), set[int]()
+    graph, done = traced.graph, set[int]()
     side = Side(graph, traced.tensors, seed=layout.seed)
     wanted = {linear.rows[0].space: one for linear in graph.maps for one in free if one.rows == linear.weight}
     for index, step in enumerate(layout.steps):
         space = graph.spaces[step.space] if step.space < len(graph.spaces) else None
         if space is None or space.width != len(step.label) or not set(step.maps) <= set(side.available(space)):
             continue
-        first = movable(space) and space.id not in placed
+        first = movable(space) and space.id not in done
         if not first and space.id not in wanted:
             continue
         told = side.describe(space, step.maps)
@@ -72,11 +86,11 @@ def _rows(free: tuple[Bundle, ...], traced: Traced, layout: Layout) -> dict[Bund
             paired = match(features, step.features, step.label, step.label, "nearest").channel
             named = coordinates(paired, step.leader, told.scales, step.scales, told.constants)
             side.place(space, named, frozenset(named.factors))
-            placed.add(space.id)
+            done.add(space.id)
         one = wanted.get(space.id)
-        if one is not None and one.count == space.width:
-            found[one] = (features, step.features)
-    return found
+        if one is not None and one.count == space.width and rows is not None:
+            rows[one] = (features, step.features)
+    return side
 
 
 def _order(ours: Tensor, theirs: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ from canon.verify.fixed import NUMBERS, fixed_projections, fixed_tensors, projec
 from canon.verify.function import (
     Comparison,
     Inputs,
+    Outputs,
     compare_outputs,
     fingerprint,
     outputs_of,
@@ -75,6 +76,9 @@ class Registered:
     outputs: Tensor | None = None
     """`probes x numbers`; None where the model could not be run."""
 
+    parts: tuple[int, ...] | None = None
+    """How many of the numbers each output has; None: there is one output."""
+
     @property
     def sizes(self) -> dict[str, int]:
         """By fixed tensor: its numbers."""
@@ -98,7 +102,10 @@ class Registered:
             outputs = fingerprint(outputs_of(traced.model, _calls(inputs, probe_count(traced.model))))
         except VerificationError:
             return Registered(seed, used, fixed)
-        return Registered(seed, used, fixed, inputs, outputs if bool(torch.isfinite(outputs).all()) else None)
+        if not bool(outputs.values.isfinite().all()):
+            return Registered(seed, used, fixed, inputs)
+        parts = outputs.sizes if len(outputs.sizes) > 1 else None
+        return Registered(seed, used, fixed, inputs, outputs.values.float(), parts)
 
     def compare_fixed(self, traced: Traced) -> tuple[dict[str, float], Coverage]:
         """By tensor: its residual in a model in the owner's layout; and what all of that covers."""
@@ -113,18 +120,25 @@ class Registered:
             for name, (shape, _) in self.fixed.items()
             if name not in found
         ]
-        return found, Coverage(self.numbers, tuple(sorted(missing, key=lambda item: -item.numbers)))
+        # What a key leaves out was not compared, whatever it says of its numbers.
+        missing += [
+            Uncompared(name, tensor.numel(), "the key says nothing of it")
+            for name, tensor in ours.items()
+            if name not in self.fixed
+        ]
+        used = {name: traced.tensors[name] for name in traced.used}
+        return found, Coverage.of(used, missing)
 
     def compare_function(self, suspect: nn.Module) -> tuple[Comparison, ...]:
         """How far a suspect's outputs agree with what was registered."""
-        count = 0 if self.outputs is None else len(self.outputs)
         if self.outputs is None:
             return (Comparison("random", 0, None, None, "the key holds no outputs to compare with"),)
         try:
-            ours = self.outputs_like(suspect)
+            ours = self._outputs_like(suspect)
         except VerificationError as error:
-            return (Comparison("random", count, None, None, error.message),)
-        found = compare_outputs(ours.double(), self.outputs.double(), "random")
+            return (Comparison("random", len(self.outputs), None, None, error.message),)
+        theirs = Outputs(self.outputs.double(), self.parts or (self.outputs.shape[1],))
+        found = compare_outputs(ours, theirs, "random")
         # What is compared are projections of outputs; which of these is the largest decides nothing.
         return (replace(found, same_decision=None),)
 
@@ -134,7 +148,11 @@ class Registered:
         Raises:
             VerificationError: The suspect cannot be run on them.
         """
-        return fingerprint(outputs_of(suspect, _calls(self.inputs, 0 if self.outputs is None else len(self.outputs))))
+        return self._outputs_like(suspect).values.float()
+
+    def _outputs_like(self, suspect: nn.Module) -> Outputs:
+        calls = _calls(self.inputs, 0 if self.outputs is None else len(self.outputs))
+        return fingerprint(outputs_of(suspect, calls), joined=self.parts is None)
 
     def header(self) -> dict[str, Any]:
         """What is not a tensor, as JSON."""
@@ -143,6 +161,7 @@ class Registered:
             "numbers": self.numbers,
             "fixed": [[name, *shape] for name, (shape, _) in sorted(self.fixed.items())],
             "inputs": [[x.dtype, list(x.shape), x.low, x.high] for x in self.inputs],
+            **({} if self.parts is None else {"outputs": list(self.parts)}),
         }
 
     def tensors(self) -> dict[str, Tensor]:
@@ -170,9 +189,11 @@ class Registered:
         outputs = tensors.get("outputs")
         if outputs is not None and (outputs.ndim != 2 or not inputs or not _finite(outputs)):
             raise ValueError("the outputs are of another shape, or not finite")
-        return Registered(
-            _whole(header["seed"], 0, (1 << 63) - 1), _whole(header["numbers"], 1, 1 << 50), fixed, inputs, outputs
-        )
+        parts = tuple(_whole(n, 0, NUMBERS) for n in header["outputs"]) if "outputs" in header else None
+        if parts is not None and (outputs is None or sum(parts) != outputs.shape[1]):
+            raise ValueError("the outputs are not as many as the key says")
+        seed, count = _whole(header["seed"], 0, (1 << 63) - 1), _whole(header["numbers"], 1, 1 << 50)
+        return Registered(seed, count, fixed, inputs, outputs, parts)
 
 
 def _calls(inputs: tuple[Input, ...], count: int) -> list[Inputs]:

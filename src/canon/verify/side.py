@@ -151,14 +151,14 @@ class Side:
             self._programs[space.id] = program_of(space, self.graph, self._parameters)
         sketches = {index: self._sketch(index) for index in maps}
         program = self._programs[space.id]
-        signature = describe(space, self.graph, self.tensors, sketches, ZERO, program, turned)
+        signature = describe(space, self.graph, self.tensors, sketches, ZERO, program, turned, self.graph.odd_taps)
         constants = self._constants(space, sketches, program)
         if constants and len(sketches) == len({producer.map for producer in space.producers}):
             # A channel that is zero wherever it is read: it does not matter how.
             nowhere = np.asarray((np.array([*constants.values()]) == 0).all(axis=0))
             signature.stacks[:] = [stack.masked(nowhere) for stack in signature.stacks]
-        fixed = self.graph.fixed_taps
-        scales = {tap: torch.from_numpy(scale) for tap, scale in signature.scales.items() if tap not in fixed}
+        closed = self.graph.closed_taps
+        scales = {tap: torch.from_numpy(scale) for tap, scale in signature.scales.items() if tap not in closed}
         return Description(signature, _side_by_side(signature), scales, constants)
 
     def _constants(self, space: Space, sketches: Mapping[int, RowSketch], program: Program) -> dict[int, Array]:
@@ -180,7 +180,7 @@ class Side:
 
     def _readable(self, linear: LinearMap) -> bool:
         return all(
-            s.space in self.coordinates and (s.tap in self._taps[s.space] or s.tap in self.graph.fixed_taps)
+            s.space in self.coordinates and (s.tap in self._taps[s.space] or s.tap in self.graph.closed_taps)
             for s in linear.columns or ()
         )
 

@@ -13,6 +13,7 @@ from canon.errors import UnsupportedModelError
 from canon.graph import ChannelGraph, trace, trace_like
 from canon.graph.experts import channel_tensors
 from canon.graph.tensors import not_finite
+from canon.rewrite import settled
 from canon.verify.architecture import Architecture
 from canon.verify.coverage import used_tensors
 
@@ -41,6 +42,11 @@ class Traced:
         tensors = channel_tensors(model, graph.orders)
         same = graph is other.graph
         return Traced(model, example, graph, tensors, other.architecture if same else Architecture.of(graph, tensors))
+
+    @cached_property
+    def settled(self) -> Mapping[str, Tensor]:
+        """The tensors with offsets in the layers that alone read them: nobody can tell where these stood."""
+        return settled(self.tensors, self.graph)
 
     @cached_property
     def used(self) -> tuple[str, ...]:

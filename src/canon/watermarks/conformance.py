@@ -14,8 +14,9 @@ import copy
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from math import isclose
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from canon.errors import CanonError, KeyFileError, WatermarkError
 from canon.watermarks.data import Dataset
 from canon.watermarks.interface import EmbedResult, Scheme
 from canon.watermarks.key import load_key
-from canon.watermarks.layers import weighted_layers
+from canon.watermarks.layers import layer_weight, weighted_layers
 from canon.watermarks.message import Message
 from canon.watermarks.train import TrainOptions
 
@@ -67,9 +68,10 @@ class Trial:
 
 def check(trial: Trial) -> EmbedResult:
     """Run every check; returns the marked model and its key for further tests."""
-    before = copy.deepcopy(trial.model.state_dict())
+    given = copy.deepcopy(trial.model.state_dict()), trial.dataset.train_images.clone()
     result = trial.scheme.embed(trial.model, trial.dataset, message=trial.message, seed=1, options=trial.options)
-    _require(_same(before, trial.model.state_dict()), "embed changed the model it was given")
+    _require(_same(given[0], trial.model.state_dict()), "embed changed the model it was given")
+    _require(torch.equal(given[1], trial.dataset.train_images), "embed changed the data it was given")
     for promise in (
         _ships_an_ordinary_model,
         _reads_its_message,
@@ -78,6 +80,7 @@ def check(trial: Trial) -> EmbedResult:
         _reads_chance_with_a_wrong_key,
         _passes_its_controls,
         _is_defined_on_other_shapes,
+        _holds_what_it_says,
         _refuses_what_it_must,
     ):
         promise(trial, result)
@@ -107,7 +110,10 @@ def _ships_an_ordinary_model(trial: Trial, result: EmbedResult) -> None:
 
 
 def _reads_its_message(trial: Trial, result: EmbedResult) -> None:
+    before = copy.deepcopy((result.model.state_dict(), dict(result.key.tensors)))
     found = trial.scheme.extract(result.model, result.key, trial.example)
+    _require(_same(before[0], result.model.state_dict()), "reading changes the model")
+    _require(_same(before[1], result.key.tensors), "reading changes the key")
     _require(
         found.similarity >= trial.least_similarity,
         f"similarity {found.similarity:.4f} on the marked model is below {trial.least_similarity}",
@@ -115,7 +121,8 @@ def _reads_its_message(trial: Trial, result: EmbedResult) -> None:
     _require(result.key.message == trial.message, "the key holds another message")
     _require(not found.shape_mismatch, "a shape mismatch is reported on the marked model itself")
     again = trial.scheme.extract(result.model, result.key, trial.example)
-    _require(again.bits == found.bits, "reading twice gives two results")
+    steady = again.bits == found.bits and isclose(again.margin, found.margin, rel_tol=1e-3, abs_tol=1e-6)
+    _require(steady, "reading twice gives two results")
 
 
 def _survives_a_file_and_a_new_process(trial: Trial, result: EmbedResult) -> None:
@@ -150,12 +157,12 @@ def _reads_chance_without_the_mark(trial: Trial, result: EmbedResult) -> None:
 
 
 def _reads_chance_with_a_wrong_key(trial: Trial, result: EmbedResult) -> None:
-    wrong = trial.scheme.draw_key(
-        trial.model,
-        trial.dataset,
-        message=Message.random(seed=7, bits=len(trial.message)),
-        seed=7,
-    )
+    # A key that holds secrets must need them; one that holds none says what its message says.
+    secrets = result.key.tensors.keys() - set(trial.scheme.idle)
+    message = trial.message if secrets else Message.random(seed=7, bits=len(trial.message))
+    wrong, again = (trial.scheme.draw_key(trial.model, trial.dataset, message=message, seed=7) for _ in range(2))
+    alike = wrong.settings == again.settings and _same(dict(wrong.tensors), again.tensors)
+    _require(alike, "one seed gives two keys: draw every secret from the target")
     _require_chance(trial, trial.scheme.similarity(result.model, wrong, trial.example), "a wrong key")
 
 
@@ -177,6 +184,17 @@ def _is_defined_on_other_shapes(trial: Trial, result: EmbedResult) -> None:
         ) from error
     _require(bool(found.shape_mismatch), "other widths are not reported as a shape mismatch")
     _require_chance(trial, found.similarity, "a wider, unmarked model")
+
+
+def _holds_what_it_says(trial: Trial, result: EmbedResult) -> None:
+    layers = result.key.layers
+    capacity = trial.scheme.capacity(trial.model, layers, trial.example)
+    numbers = sum(layer_weight(trial.model, layer).numel() for layer in layers)
+    _require(capacity <= numbers, f"a capacity of {capacity} bits is more than the {numbers} numbers of the layers")
+    longest = Message.random(seed=1, bits=capacity // 8 * 8)
+    key = trial.scheme.draw_key(trial.model, trial.dataset, message=longest, layers=layers)
+    unread = trial.scheme.extract(trial.model, key, trial.example).unread
+    _require(not unread, f"of a message of {len(longest)} bits, which is its capacity, {unread} are never read")
 
 
 def _refuses_what_it_must(trial: Trial, result: EmbedResult) -> None:
@@ -226,5 +244,5 @@ def _require_error(kind: type[CanonError], call: Callable[[], object], what: str
     raise ConformanceError(f"{what} is accepted", hint=f"Raise {kind.__name__}.")
 
 
-def _same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+def _same(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> bool:
     return all(torch.equal(value, second[name]) for name, value in first.items())

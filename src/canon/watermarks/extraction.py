@@ -60,14 +60,16 @@ class Extraction:
 
 def judged(scheme: str, carries_alone: bool, key: Key, reader: Reader, reading: Reading) -> Extraction:
     """A reading against what the key expects; a score of zero, or one that is not finite, says neither 0 nor 1."""
-    expected = (reading.expected or key.message).bits
+    message = reading.expected or key.message
+    expected = message.bits
     scores = reading.scores.detach().double().cpu()
     if scores.shape != (len(expected),):
         raise WatermarkError(f"the scheme read {tuple(scores.shape)} scores for {len(expected)} bits", where=scheme)
     bits = tuple(None if score == 0 or not isfinite(score) else int(score > 0) for score in scores.tolist())
     right = sum(have == want for have, want in zip(bits, expected, strict=True))
     similarity = right / len(bits) if reading.similarity is None else reading.similarity
-    margin = reading.margin if isfinite(reading.margin) else 0.0
+    margin = float((scores * message.signs()).min()) if reading.margin is None else reading.margin
+    margin = margin if isfinite(margin) else 0.0
     return Extraction(
         scheme=scheme,
         bits=bits,

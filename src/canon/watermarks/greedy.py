@@ -129,9 +129,4 @@ class Greedy(Scheme):
         valid = signed.statement == key.message.data and signed.valid
         if not valid:  # anybody can choose bits that nobody signed
             values = torch.zeros_like(values)
-        return Reading(
-            values,
-            margin=float((values * expected.signs()).min()),
-            expected=expected,
-            details={"signature valid": valid},
-        )
+        return Reading(values, expected=expected, details={"signature valid": valid})

@@ -18,7 +18,7 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from canon.errors import KeyFileError, WatermarkError
+from canon.errors import KeyFileError, WatermarkError, reason_of
 from canon.watermarks.controls import COUNT, KINDS, Controls, Kind, readers
 from canon.watermarks.data import Dataset
 from canon.watermarks.derive import Derived, Draws, Seeded
@@ -264,6 +264,7 @@ class Scheme(ABC):
         """Check everything a user can get wrong."""
         copied = copy.deepcopy(model).cpu().eval()
         images = dataset.images_at(dataset.train_images[:_EXAMPLES], "cpu")
+        _check_takes(copied, images)
         chosen = self.default_layers(copied, images) if layers is None else tuple(layers)
         check_layers(copied, chosen)
         if message is None:
@@ -296,6 +297,18 @@ class Scheme(ABC):
             settings=embedding.key_settings(),
             tensors={name: value.detach().cpu().clone() for name, value in embedding.key_tensors().items()},
         )
+
+
+def _check_takes(model: nn.Module, images: Tensor) -> None:
+    try:
+        with torch.no_grad():
+            model(images)
+    except Exception as error:  # the model's own code may raise anything
+        raise WatermarkError(
+            f"the model does not take the data, inputs of shape {tuple(images.shape)} and {images.dtype}: "
+            f"{reason_of(error)}",
+            hint="Give data of the size that the model takes; a model of another precision is trained as model.float()",
+        ) from error
 
 
 def _short_runs(dataset: Dataset, options: TrainOptions, seed: int) -> Learn:

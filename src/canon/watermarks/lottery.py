@@ -245,7 +245,6 @@ class Lottery(Scheme):
             scores = torch.zeros_like(scores)
         return Reading(
             scores,
-            margin=float((scores * expected.signs()).min()),
             expected=expected,
             details={"decoded": _decoded_bytes(found.tobytes())},
             # All layers of the model and not the key's: a forger would name the one that fits and call it small.

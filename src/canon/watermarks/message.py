@@ -46,7 +46,10 @@ class Message:
     @classmethod
     def from_text(cls, text: str) -> Message:
         """The bits of the text's UTF-8 bytes."""
-        return cls.from_bytes(text.encode())
+        try:
+            return cls.from_bytes(text.encode())
+        except UnicodeEncodeError as error:
+            raise WatermarkError("the message is no text", hint="Give its bytes as hex:...") from error
 
     @classmethod
     def from_hex(cls, digits: str) -> Message:
@@ -60,13 +63,16 @@ class Message:
     @classmethod
     def random(cls, seed: int, bits: int = DEFAULT_BITS) -> Message:
         """Fair coins, the same ones for the same seed."""
-        generator = torch.Generator().manual_seed(seed)
+        try:
+            generator = torch.Generator().manual_seed(seed)
+        except (ValueError, RuntimeError) as error:
+            raise WatermarkError(f"{seed} is not a seed", hint="Seeds are whole numbers of 64 bits.") from error
         return cls.of(torch.randint(0, 2, (bits,), generator=generator))
 
     @classmethod
     def of(cls, bits: Iterable[int] | Tensor) -> Message:
         """The given bits, from any row of zeros and ones."""
-        return cls(tuple(int(bit) for bit in bits))
+        return cls(tuple(int(bit) if bit in (0, 1) else -1 for bit in bits))
 
     @classmethod
     def parse(cls, source: str) -> Message:

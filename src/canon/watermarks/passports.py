@@ -50,12 +50,10 @@ PASSPORT_SIZE = 4
 
 def mean_patch(passport: Tensor, convolution: nn.Conv2d) -> Tensor:
     """`K` of a passport `1×C×H×W`: one flat vector, `⟨W_o, K⟩ = mean conv(P)_o`."""
-    assert not isinstance(convolution.padding, str), "string padding is not used with passports"
     patches = functional.unfold(
-        passport,
+        functional.pad(passport, convolution._reversed_padding_repeated_twice),
         kernel_size=(convolution.kernel_size[0], convolution.kernel_size[1]),
         dilation=(convolution.dilation[0], convolution.dilation[1]),
-        padding=(convolution.padding[0], convolution.padding[1]),
         stride=(convolution.stride[0], convolution.stride[1]),
     )
     return patches.mean(2)[0]
@@ -92,11 +90,11 @@ class PassportBranch(Embedding):
             self.widths.append(outputs)
             self.register_buffer(f"scale{position}", draw_passport(module, inputs, target.draws, f"scale {layer}"))
             self.register_buffer(f"shift{position}", draw_passport(module, inputs, target.draws, f"shift {layer}"))
-        self.all_norms = [name for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)]
-        for position, name in enumerate(self.all_norms):
-            width = len(layer_weight(target.model, name))
-            self.register_buffer(f"mean{position}", torch.zeros(width))
-            self.register_buffer(f"variance{position}", torch.ones(width))
+        norms = {name: module for name, module in target.model.named_modules() if isinstance(module, nn.BatchNorm2d)}
+        self.all_norms = list(norms)
+        for position, norm_module in enumerate(norms.values()):
+            self.register_buffer(f"mean{position}", torch.zeros(norm_module.num_features))
+            self.register_buffer(f"variance{position}", torch.ones(norm_module.num_features))
         signs = target.message.signs(sum(self.widths))
         self.register_buffer("signs", signs, persistent=False)
 
@@ -107,18 +105,12 @@ class PassportBranch(Embedding):
     def loss(self, model: nn.Module, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Task loss on both paths, `Σ α·relu(0.1 − bγ)` and `1e-5·Σγ²`."""
         logits = forward(model, images)
-        scales = [
-            layer_weight(model, layer).flatten(1) @ self.get_buffer(f"scale{position}")
-            for position, layer in enumerate(self.norms)
-        ]
-        shifts = [
-            layer_weight(model, layer).flatten(1) @ self.get_buffer(f"shift{position}")
-            for position, layer in enumerate(self.norms)
-        ]
-        affine = {
-            norm: (self.transform(position, scale), self.transform(position, shift))
-            for position, (norm, scale, shift) in enumerate(zip(self.norms.values(), scales, shifts, strict=True))
-        }
+        scales, affine = [], {}
+        for position, (layer, norm) in enumerate(self.norms.items()):
+            rows = layer_weight(model, layer).flatten(1)
+            scales.append(rows @ self.get_buffer(f"scale{position}"))
+            shift = self.transform(position, rows @ self.get_buffer(f"shift{position}"))
+            affine[norm] = (self.transform(position, scales[-1]), shift)
         statistics = {
             name: (self.get_buffer(f"mean{position}"), self.get_buffer(f"variance{position}"))
             for position, name in enumerate(self.all_norms)

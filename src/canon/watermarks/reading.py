@@ -39,8 +39,8 @@ class Reading:
 
     scores: Tensor
     """One number per message bit: above zero reads as 1, below as 0; zero or not finite is not read at all."""
-    margin: float
-    """The least agreement of any carrier with what it should say; above zero means all agree."""
+    margin: float | None = None
+    """The least agreement of any carrier with what it should say, above zero if all agree; None: that of the scores."""
     similarity: float | None = None
     """The scheme's native similarity, where it is not the share of right message bits."""
     expected: Message | None = None

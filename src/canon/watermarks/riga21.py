@@ -212,4 +212,4 @@ class Riga21(Scheme):
             tensors["extractor.2.weight"],
             tensors["extractor.2.bias"],
         )
-        return Reading(scores, margin=float((scores * key.message.signs()).min()))
+        return Reading(scores)

@@ -88,5 +88,4 @@ class Uchida17(Scheme):
 
     def read(self, reader: Reader, key: Key) -> Reading:
         """`σ(wX) > 0.5`, which is `wX > 0`."""
-        scores = mean_kernels(reader.marked_weights(key)) @ key.tensors["projection"].float()
-        return Reading(scores, margin=float((scores * key.message.signs()).min()))
+        return Reading(mean_kernels(reader.marked_weights(key)) @ key.tensors["projection"].float())

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from canon.errors import MissingExtraError
+from canon.errors import MissingExtraError, import_extra
 
 _OPERATORS = ("nms", "qnms")
 _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
@@ -30,7 +30,8 @@ _definitions: list[torch.library.Library] = []
 def import_torchvision() -> ModuleType:
     """Import torchvision, defining its detection operators first when its own library cannot."""
     try:
-        return _imported("torchvision", "zoo")
+        torchvision: ModuleType = import_extra("torchvision", "zoo")
+        return torchvision
     except RuntimeError as error:
         if "torchvision::nms" not in str(error):
             raise
@@ -42,28 +43,22 @@ def import_torchvision() -> ModuleType:
 def import_timm() -> ModuleType:
     """Import timm, which imports torchvision itself."""
     import_torchvision()
-    return _imported("timm", "zoo")
+    timm: ModuleType = import_extra("timm", "zoo")
+    return timm
 
 
 def import_transformers() -> Any:
     """Import transformers, whose image models import torchvision where it is installed."""
     with suppress(MissingExtraError):
         import_torchvision()
-    return _errors_only(_imported("transformers", "transformers"))
+    return _errors_only(import_extra("transformers", "transformers"))
 
 
 def import_diffusers() -> Any:
     """Import diffusers."""
     with suppress(MissingExtraError):
         import_transformers()
-    return _errors_only(_imported("diffusers", "transformers"))
-
-
-def _imported(package: str, extra: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        raise MissingExtraError(error.name or package, extra) from error
+    return _errors_only(import_extra("diffusers", "transformers"))
 
 
 def _errors_only(package: Any) -> Any:

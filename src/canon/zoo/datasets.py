@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from canon.errors import DataError, MissingExtraError, choices
+from canon.errors import DataError, choices, import_extra
 from canon.watermarks.data import Dataset
 from canon.zoo.compatibility import import_torchvision
 from canon.zoo.text import library_texts
@@ -86,11 +86,7 @@ def _normalise(name: str, images: NDArray[Any]) -> Tensor:
 
 def _digits() -> Raw:
     """scikit-learn's 1,797 digits; every fifth image of a fixed shuffle is for testing."""
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise MissingExtraError("scikit-learn", "zoo") from error
-    bunch = load_digits()
+    bunch = import_extra("sklearn.datasets", "zoo", "scikit-learn").load_digits()
     order = np.random.default_rng(0).permutation(len(bunch.target))
     images = np.round(bunch.images[order] * (255.0 / 16.0)).astype(np.uint8)
     labels = bunch.target[order]

@@ -107,10 +107,17 @@ BOMBS = {
     + [node("Concat", f"c{i} c{i}", f"c{i + 1}", axis=0) for i in range(40)] + [node("Add", "x c40")],
     "many": [node("ConstantOfShape", "medium", f"c{i}") for i in range(400)] + [node("Add", "x c0")],
     "axes": [node("Unsqueeze", "x axes")],
+    "sizes side by side": [node("Shape", "x", "s0")]
+    + [node("Concat", f"s{i} s{i}", f"s{i + 1}", axis=0) for i in range(34)] + [node("Reshape", "x s34")],
+    "sizes squared": [node("Shape", "x", "s0")]
+    + [node("Mul", f"s{i} s{i}", f"s{i + 1}") for i in range(34)] + [node("Reshape", "x s34")],
+    "unit vectors": [node("Cast", "x", "n", to=7), node("OneHot", "n far values")],
 }  # fmt: skip
 OPERANDS = {
     "big": BIG, "medium": np.array([1 << 20]), "one": np.ones(1, np.float32),
+    "none": np.ones((0, 0, 4), np.float32),
     "repeats": np.array([1, 1, 1 << 20, 1 << 20]), "zero": np.array(0), "far": np.array(1 << 60), "step": np.array(1),
+    "values": np.array([0, 1], np.float32),
     "pads": np.array([0, 0, 0, 0, 0, 0, 1 << 40, 0]), "axes": np.arange(100),
     "scales": np.array([1, 1, 1e9, 1e9], np.float32),
 }  # fmt: skip
@@ -216,6 +223,8 @@ BROKEN = {
     "wrong kernel": [node("Conv", "x one")],
     "wrong type": [node("Transpose", "x", perm="text")],
     "wrong axis": [node("Concat", "x x", axis=77)],
+    "unknown GELU": [node("Gelu", "x", approximate="x")],
+    "no direction": [node("LSTM", "x none none")],
 }
 
 
@@ -224,6 +233,13 @@ def test_graphs_that_do_not_fit_are_told(name: str, tmp_path: Path) -> None:
     with pytest.raises(CanonError) as caught:
         read(graph(BROKEN[name], OPERANDS), tmp_path)
     assert caught.value.where
+
+
+def test_the_lowest_whole_number_is_divided_by_minus_one(tmp_path: Path) -> None:
+    lowest = np.array([-(1 << 63), -7, 7])
+    divided = [node("Div", "a b", "q"), node("Cast", "q", "f", to=1), node("Mul", "x f")]
+    found = read(graph(divided, {"a": lowest, "b": np.array([-1, 2, -2])}, shape=("n", 3)), tmp_path)
+    assert found(torch.ones(1, 3)).tolist() == [[-(2.0**63), -3, -3]]
 
 
 @pytest.mark.parametrize("opset", [1, 6, 99])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -29,14 +31,21 @@ class Refused(Exception):
     """The attack would not be carried out, so there is nothing to measure."""
 
 
+@contextmanager
+def refusals() -> Iterator[None]:
+    """What an attack does not allow is no fault of the case: it was refused."""
+    try:
+        yield
+    except AttackError as error:
+        raise Refused(error.message) from error
+
+
 def attacked_model(case: Attacked, owner: Owner, sheet: Sheet) -> nn.Module:
     """Carry the attack out; its time and size go to the sheet."""
     sheet.note(model=owner.trained.figures["model"][:16], parameters_clean=count(owner.model))
     sheet.begin()
-    try:
+    with refusals():
         result = attack_with(owner.model, owner.example, case.attack_options(owner.model, owner.example))
-    except AttackError as error:
-        raise Refused(error.message) from error
     sheet.lap("attack")
     sheet.note(parameters_attacked=count(result.model))
     return result.model

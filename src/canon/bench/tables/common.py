@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from canon.bench.cases import CLEAN
 from canon.bench.records import Record
-from canon.bench.tables.document import Items, Paragraph
+from canon.bench.tables.document import Block, Heading, Items, Paragraph
 
 ATTACKS: Final = {
     "nso_zero": "zero",
@@ -39,6 +40,15 @@ def by(records: Iterable[Record], **wanted: object) -> list[Record]:
 def measured(records: Iterable[Record]) -> list[Record]:
     """The records of cases that were measured: neither refused nor failed."""
     return [record for record in records if record.outcome == "done"]
+
+
+def groups(records: Iterable[Record], *names: str) -> Iterator[tuple[tuple[Any, ...], list[Record]]]:
+    """The records with equal values of these fields of their cases, after these values, in the order in which they
+    first appear."""
+    found: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        found.setdefault(tuple(getattr(record.case, name) for name in names), []).append(record)
+    yield from found.items()
 
 
 def values_of(records: Iterable[Record], metric: str) -> list[Any]:
@@ -75,6 +85,12 @@ def all_of(records: Sequence[Record], metric: str, wanted: object) -> str:
     """How many records have this value of a metric, of how many."""
     found = values_of(records, metric)
     return f"{sum(value == wanted for value in found)}/{len(found)}"
+
+
+def took(records: Iterable[Record], stage: str = "recover") -> str:
+    """The seconds that a stage took: median and largest."""
+    seconds = [record.seconds[stage] for record in records if stage in record.seconds]
+    return f"{statistics.median(seconds):.2g}, {max(seconds):.2g}" if seconds else UNMEASURED
 
 
 def worst(records: Sequence[Record], metric: str) -> str:
@@ -127,12 +143,18 @@ def machines(records: Sequence[Record]) -> Paragraph:
     return Paragraph(f"Measured on {'; '.join(named)}.")
 
 
-def complaints(records: Sequence[Record], reason: Any) -> Items | None:
-    """One line for every record that is refused, failed, or not as it should be."""
+def complaints(
+    records: Sequence[Record],
+    reason: Callable[[Record], str] = lambda _record: "not as it should be",
+    title: str = "What did not come out as it should",
+) -> Iterator[Block]:
+    """The end of a page: one line for every record that is refused, failed, or not as it should be."""
     lines = []
     for record in records:
         if record.outcome != "done":
             lines.append(f"`{record.case.name}` {record.outcome}: {record.error}")
         elif not record.good:
             lines.append(f"`{record.case.name}`: {reason(record)}")
-    return Items(tuple(lines)) if lines else None
+    if lines or any("good" in record.metrics for record in records):
+        yield Heading(title)
+        yield Items(tuple(lines)) if lines else Paragraph("Nothing.")

@@ -14,10 +14,10 @@ from canon.bench.tables.common import (
     all_of,
     attack_name,
     attacks_of,
-    by,
     canonical_only,
     complaints,
     distinct,
+    groups,
     measured,
     one,
     passes,
@@ -38,7 +38,7 @@ def recovery_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     """Similarities, certificates and verdicts, and what did not come out."""
     yield from similarity_blocks(records)
     yield from certificate_blocks(records)
-    yield from complaint_blocks(records)
+    yield from complaints(records, why_bad)
 
 
 def similarity_blocks(
@@ -53,11 +53,10 @@ def similarity_blocks(
     yield _headline(records)
     several = [name for name in SETTINGS if len(distinct(getattr(r.case, name) for r in records)) > 1]
     names = ("ratio", "model", *several)
-    for values in distinct(tuple(getattr(r.case, name) for name in names) for r in records):
-        ratio, model, *rest = values
+    for (ratio, model, *rest), part in groups(records, *names):
         setting = "".join(f", {name.replace('_', ' ')} {value}" for name, value in zip(several, rest, strict=True))
         yield Heading(f"{model}, ρ = {ratio:g}{setting}")
-        yield _similarity(by(records, **dict(zip(names, values, strict=True))), beside)
+        yield _similarity(part, beside)
 
 
 def certificate_blocks(records: Sequence[Record]) -> Iterator[Block]:
@@ -69,17 +68,6 @@ def certificate_blocks(records: Sequence[Record]) -> Iterator[Block]:
         "reference; a wrong owner brings a model trained on the same data and such a key."
     )
     yield _certificates(records)
-
-
-def complaint_blocks(records: Sequence[Record]) -> Iterator[Block]:
-    """What did not come out."""
-    yield Heading("What did not come out as it should")
-    yield complaints(records, why_bad) or Paragraph("Nothing.")
-
-
-def _case(record: Record) -> Recovery:
-    assert isinstance(record.case, Recovery), "records of one kind"
-    return record.case
 
 
 def _headline(records: Sequence[Record]) -> Paragraph:
@@ -97,8 +85,7 @@ def _similarity(records: Sequence[Record], beside: Beside) -> Table:
     attacks = attacks_of(records)
     head = ["watermark", "clean sim.", "Δacc (att.)", "Δacc (rec.)", "Tier 1", *(attack_name(a) for a in attacks)]
     rows = []
-    for scheme in distinct(record.case.scheme for record in records):
-        mine = by(records, scheme=scheme)
+    for (scheme,), mine in groups(records, "scheme"):
         clean = values_of(mine, "clean_similarity")
         rows.append(
             Row(
@@ -112,7 +99,7 @@ def _similarity(records: Sequence[Record], beside: Beside) -> Table:
                 )
             )
         )
-        row = beside(_case(mine[0]), attacks)
+        row = beside(mine[0].case, attacks)
         if row is not None:
             rows.append(row)
     return Table.of(head, rows)
@@ -140,8 +127,8 @@ def _certificates(records: Sequence[Record]) -> Table:
         "by key: worst residual", "by key: believed", "key, KB", "wrong key not believed", "wrong owner not believed",
     )  # fmt: skip
     rows = []
-    for model, ratio in distinct((_case(r).model, _case(r).ratio) for r in records):
-        part = measured(by(records, model=model, ratio=ratio))
+    for (model, ratio), whole in groups(records, "model", "ratio"):
+        part = measured(whole)
         sizes = values_of(part, "key_bytes")
         rows.append((
             model, f"{ratio:g}", passes(part), worst(part, "tier1_all_max_rel_err"),

@@ -9,7 +9,7 @@ from typing import Final
 from canon.bench.cases import TWIN, Training
 from canon.bench.measures.training import CHANCE, HARD, SIMILARITY, WITHIN, reaches_the_bar
 from canon.bench.records import Record
-from canon.bench.tables.common import UNMEASURED, by, complaints, distinct, one, unmeasured
+from canon.bench.tables.common import UNMEASURED, complaints, distinct, groups, one, unmeasured
 from canon.bench.tables.document import BAD, Block, Heading, Paragraph, Table
 
 HEAD: Final = (
@@ -33,9 +33,7 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
     )
     several = [name for name in ("dataset", "seed") if len(distinct(getattr(r.case, name) for r in records)) > 1]
     names = ("model", *several)
-    for values in distinct(tuple(getattr(r.case, name) for name in names) for r in records):
-        part = by(records, **dict(zip(names, values, strict=True)))
-        model, *rest = values
+    for (model, *rest), part in groups(records, *names):
         twin = one(part, scheme=TWIN)
         yield Heading(", ".join([model, *(f"{name} {value}" for name, value in zip(several, rest, strict=True))]))
         if twin is not None and twin.outcome == "done":
@@ -45,7 +43,6 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
             HEAD,
             [_row(record) for record in part if record.case.scheme != TWIN],
         )
-    yield Heading("What did not come out as it should")
     yield Paragraph(
         f"As it should be: similarity 1 (riga21 {SIMILARITY['riga21']}; on CIFAR-100 {HARD['cifar100']}), accuracy at "
         f"most {WITHIN.get(records[0].case.dataset, 0.01)} below the twin's (on MNIST also at least 0.99), and a wrong "
@@ -53,7 +50,7 @@ def training_blocks(suite: str, records: Sequence[Record]) -> Iterator[Block]:
         "for small images 0.75; where it does not, no marked model beside it counts as good. The bars are today's, "
         "whenever a record was made."
     )
-    yield complaints(records, _why_bad) or Paragraph("Nothing.")
+    yield from complaints(records, _why_bad)
 
 
 def _why_bad(record: Record) -> str:

@@ -35,7 +35,7 @@ INHOMOGENEOUS = (
     "celu celu_ elu elu_ selu selu_ gelu gelu_ hardshrink hardsigmoid hardsigmoid_ hardswish hardswish_ hardtanh "
     "hardtanh_ logsigmoid log_sigmoid mish mish_ relu6 relu6_ sigmoid sigmoid_ silu silu_ softplus softshrink softsign "
     "tanh tanh_ tanhshrink threshold threshold_ exp log log1p expm1 sqrt rsqrt square pow pow_ sin cos erf reciprocal "
-    "clamp clamp_ clip clip_ clamp_min clamp_max sign round floor ceil"
+    "clamp clamp_ clip clip_ clamp_min clamp_max sign round floor ceil atan sinh asinh"
 ).split()
 """Elementwise, and no scale passes."""
 
@@ -159,15 +159,16 @@ def glu(state: State, call: Call, x: Value, dim: int = -1) -> ChannelAxis | None
 def gate(state: State, a: Parts, b: Parts) -> Parts:
     """A product of two activations: scale and sign of one pass if the other's is fixed.
 
-    Of two that are not, the one that no nonlinearity has seen is left free: its sign passes as well.
+    Of two that are not, the one that lets more pass is left free.
     """
     a, b = state.blocks.resolve_parts(a), state.blocks.resolve_parts(b)
     output, points = state.stage("mul", [a, b]), state.points
     for x, y, z in zip(a, b, output, strict=True):
         first, second = points.at(x), points.at(y)
+        free = points.freedom(first)
         if points.find(first) == points.find(second):
             points.fix(first)
-        elif points.is_fixed(first) or (points.is_curved(first) and not points.is_fixed(second)):
+        elif free < 3 and free <= points.freedom(second):
             first, second = second, first
         points.fix(second)
         points.unite(first, points.at(z))

@@ -22,7 +22,7 @@ def add(state: State, call: Call, x: Any, y: Any, alpha: Any = 1) -> ChannelAxis
         return None
     if _kind(call) == "sub":
         x, y = (y, x) if call.name == "rsub" else (x, y)
-    return _binary(state, call, x, y)
+    return combine(state, call, x, y)
 
 
 @rule("mul", "mul_", "imul", "multiply", "multiply_", "div", "div_", "truediv", "itruediv", "true_divide")
@@ -35,7 +35,7 @@ def mul(state: State, call: Call, x: Any, y: Any, rounding_mode: str | None = No
     if _kind(call) == "div" and tensors and (y.channels is not None or y.param is not None):
         state.pin_value([x, y], "division by a tensor")
         return None
-    return _binary(state, call, x, y)
+    return combine(state, call, x, y)
 
 
 def _kind(call: Call) -> str:
@@ -46,7 +46,7 @@ def _kind(call: Call) -> str:
     return {"multiply": "mul", "subtract": "sub", "rsub": "sub"}.get(name, name)
 
 
-def _binary(state: State, call: Call, x: Any, y: Any) -> ChannelAxis | None:
+def combine(state: State, call: Call, x: Any, y: Any) -> ChannelAxis | None:
     """`x` and `y` in the order of the formula; at least one of them has channels."""
     swapped = not isinstance(x, Value) or x.channels is None
     main, other = (y, x) if swapped else (x, y)
@@ -139,4 +139,4 @@ def _layer_scale(state: State, parts: Parts, param: str, axis: int, flat: bool) 
     return output
 
 
-__all__ = ["add", "mul"]
+__all__ = ["add", "combine", "mul"]

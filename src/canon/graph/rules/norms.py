@@ -114,11 +114,14 @@ def group_norm(
 
 
 def _with_affine(state: State, call: Call, parts: Parts, weight: Value | None, bias: Value | None) -> Parts:
-    for kind, role, value in (("scale", "weight", weight), ("shift", "bias", bias)):
-        if value is not None and value.param is not None:
-            parts = state.stage(kind, [parts], params={role: value.param})  # type: ignore[arg-type]
-            state.bind(value.param, 0, f"{call.name} {role}", parts)
-            state.fix(parts)
+    """Gain and offset: a scale behind the norm goes into the gain, and what reads it takes it back."""
+    if weight is not None and weight.param is not None:
+        parts = state.stage("scale", [parts], params={"weight": weight.param})
+        state.bind(weight.param, 0, f"{call.name} weight", parts)
+    if bias is not None and bias.param is not None:
+        given, parts = parts, state.stage("shift", [parts], params={"bias": bias.param})
+        state.tie(given, parts)
+        state.bind(bias.param, 0, f"{call.name} bias", parts)
     return parts
 
 
@@ -148,8 +151,9 @@ def attention(state: State, call: Call, *args: Any, **kwargs: Any) -> ChannelAxi
 @rule("attention_width")
 def attention_width(state: State, call: Call, x: Value) -> ChannelAxis | None:
     """What an attention layer of torch.nn takes and gives has the width that is written into it."""
-    state.pin_value(x, "the width is written into the attention layer")
-    return None
+    if x.channels is not None:
+        state.keep_width(x.channels.parts, "the width is written into the attention layer")
+    return x.channels
 
 
 @rule("layer_norm", "rms_norm")

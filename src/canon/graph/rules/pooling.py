@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from canon.graph.rules.choosing import pairwise
 from canon.graph.rules.registry import Call, rule
 from canon.graph.spec import Reach
 from canon.graph.state import State
@@ -74,16 +75,9 @@ def reduce(
     **kwargs: Any,
 ) -> ChannelAxis | None:
     """A reduction over positions goes channel by channel; one over the channels does not care for their order."""
-    if x.channels is None:
+    axis = _left(state, call, x, dim, keepdim)
+    if x.channels is None or axis is None:
         return None
-    rank, axis = x.data.ndim, x.channels.axis
-    dims = range(rank) if dim is None or dim in ((), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
-    reduced = {int(d) % rank for d in dims}
-    if axis in reduced:
-        state.mixed(x.channels.parts, f"{call.name} over the channels")
-        return None
-    if not keepdim:
-        axis -= sum(d < axis for d in reduced)
     identity = (lambda v: v) if call.name != "mean" else None
     parts = state.homogeneous(
         x.channels.parts,
@@ -95,14 +89,44 @@ def reduce(
     return ChannelAxis(axis, parts)
 
 
+@rule("norm", "linalg_vector_norm")
+def length(
+    state: State, call: Call, x: Value, p: Any = 2, dim: Any = None, keepdim: bool = False, **kwargs: Any
+) -> ChannelAxis | None:
+    """How long a channel's values are as a vector, or those of all channels."""
+    axis = _left(state, call, x, dim, keepdim)
+    if x.channels is None or axis is None:
+        return None
+    if p == 0:  # a number of positions
+        state.pin(x.channels.parts, f"{call.name} of order 0")
+        return None
+    parts = state.homogeneous(x.channels.parts, curved=True, keeps_constants=False, reach="other")
+    return ChannelAxis(axis, parts)
+
+
+def _left(state: State, call: Call, x: Value, dim: Any, keepdim: bool) -> int | None:
+    """The channels' axis after others are reduced; None where it is one of these."""
+    if x.channels is None:
+        return None
+    rank, axis = x.data.ndim, x.channels.axis
+    dims = range(rank) if dim is None or dim in ((), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
+    reduced = {int(d) % rank for d in dims}
+    if axis in reduced:
+        state.mixed(x.channels.parts, f"{call.name} over the channels")
+        return None
+    return axis if keepdim else axis - sum(d < axis for d in reduced)
+
+
 @rule("max", "min")
 def extreme(
     state: State, call: Call, x: Value, dim: Any = None, keepdim: bool = False
-) -> list[ChannelAxis | None] | None:
-    """The largest or smallest along an axis, and where it stands."""
+) -> ChannelAxis | list[ChannelAxis | None] | None:
+    """The largest or smallest of two values, or along an axis, and where it stands."""
+    if isinstance(dim, Value):
+        return pairwise(state, call, x, dim)
     values = call.out[0] if isinstance(call.out, (tuple, list)) else call.out
-    if x.channels is None or isinstance(dim, Value) or (call.rest_read and values is not call.out):
-        state.pin_value([x, dim], f"{call.name} of two values, or with its place")
+    if x.channels is None or (call.rest_read and values is not call.out):
+        state.pin_value(x, f"{call.name} with its place")
         return None
     axis = x.channels.axis
     if dim is None or int(dim) % x.data.ndim == axis:

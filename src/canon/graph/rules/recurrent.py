@@ -2,7 +2,7 @@
 
 A step is written down once. What came before it stands in it as an unknown function of the same channels: units are
 then one class only if their rows agree for inputs and for what is remembered alike, and by induction they agree for
-ever.
+ever. What scale or sign passes the step passes what is remembered as well.
 """
 
 from __future__ import annotations
@@ -77,12 +77,14 @@ def _layer(state: State, call: Call, x: Value, tensors: list[Value | None]) -> t
     different = "gates of different widths"
     if pieces is None or not all(state.unite(pieces[0], piece, different) for piece in pieces[1:]):
         return None
-    remembered = state.inhomogeneous(pieces[0], None, keeps_constants=False)
-    cell = state.inhomogeneous(pieces[0], None, keeps_constants=False)
+    remembered, cell = (state.stage("activation", [pieces[0]], keeps_constants=False) for _ in range(2))
     again = gates(Value(x.data, ChannelAxis(axis, remembered)), weight_back, bias_back)
     if again is None or not all(state.unite(pieces[0], piece, different) for piece in again):
         return None
-    return _STEPS[call.name](state, pieces, again, remembered, cell)
+    hidden, kept = _STEPS[call.name](state, pieces, again, remembered, cell)
+    state.tie(remembered, hidden)
+    state.tie(cell, kept)
+    return hidden, kept
 
 
 def _plus(state: State, a: Parts, b: Parts) -> Parts:
@@ -115,7 +117,7 @@ def _plain(state: State, x: list[Parts], h: list[Parts], remembered: Parts, cell
 
 
 def _plain_relu(state: State, x: list[Parts], h: list[Parts], remembered: Parts, cell: Parts) -> tuple[Parts, Parts]:
-    hidden = state.inhomogeneous(_plus(state, x[0], h[0]), torch.relu)
+    hidden = state.homogeneous(_plus(state, x[0], h[0]), torch.relu, curved=True)
     return hidden, hidden
 
 

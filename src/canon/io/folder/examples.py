@@ -82,7 +82,9 @@ def _ids(config: _Values, generator: torch.Generator) -> Tensor | None:
 def _image(config: _Values, generator: torch.Generator) -> Tensor:
     side = config.get("image_size", "sample_size")
     height, width = side if isinstance(side, (list, tuple)) else (side or _SIDE, side or _SIDE)
-    return torch.randn((BATCH, config.get("num_channels", "in_channels") or 3, height, width), generator=generator)
+    frames = config.get("num_frames")  # of a video
+    shape = (BATCH, *([frames] if isinstance(frames, int) else []), config.get("num_channels", "in_channels") or 3)
+    return torch.randn((*shape, height, width), generator=generator)
 
 
 def _sound(config: _Values, generator: torch.Generator) -> Tensor:

@@ -13,8 +13,16 @@ from canon.io.formats.program import ExportedProgram
 from canon.io.formats.safetensors import Safetensors, SafetensorsInParts
 from canon.io.formats.state import OldStateDict, StateDict
 
-POINTER: Final = b"version https://git-lfs"
-"""What stands in a file in the place of one that Git LFS has not fetched."""
+_PACKED: Final = ("a packed file", "Unpack it, and give the model in it")
+_PAGE: Final = ("a web page", "Fetch the model itself, not the page about it")
+_OTHERS: Final[dict[bytes, tuple[str, str]]] = {
+    b"version https://git-lfs": ("a pointer of Git LFS, not the model", "Fetch the model itself with 'git lfs pull'"),
+    b"\x1f\x8b": _PACKED, b"BZh": _PACKED, b"\xfd7zXZ\0": _PACKED, b"7z\xbc\xaf": _PACKED, b"(\xb5/\xfd": _PACKED,
+    b"\x89HDF\r\n": ("an HDF5 file", "Export the model as ONNX from the program that made it"),
+    b"<!": _PAGE, b"<html": _PAGE,
+    b"GGUF": ("a GGUF file", "Give the folder that it was converted from, with its config.json"),
+}  # fmt: skip
+"""What else people take for models, by its first bytes, and what to do with it."""
 
 FORMATS: Final[tuple[Format, ...]] = (
     SafetensorsInParts(),
@@ -53,7 +61,7 @@ def writable() -> tuple[str, ...]:
 
 def format_to_write(path: Path) -> Format:
     """The format of a file that is to be written; ask `writable` first."""
-    return next(format for format in formats() if path.suffix in format.written)
+    return next(format for format in formats() if path.suffix.lower() in format.written)
 
 
 def file_kind(path: Path, limits: Limits) -> FileKind:
@@ -64,21 +72,17 @@ def file_kind(path: Path, limits: Limits) -> FileKind:
         raise FileFormatError("the file is empty", where=where, hint="Fetch it again, or save it again")
     limits.check_file(size, where)
     with open(path, "rb") as file:
-        if file.read(len(POINTER)) == POINTER:
-            hint = "Fetch the model itself with 'git lfs pull'"
-            raise FileFormatError("the file is a pointer of Git LFS, not the model", where=where, hint=hint)
-        file.seek(0)
-        peek = Peek(path, file, file.read(16), limits)
+        peek = Peek(path, file, file.read(32), limits)
         for format in formats():
             file.seek(0)
             kind = format.sniff(peek)
             if kind is not None:
                 return kind
-    raise FileFormatError(
-        "the file is of no format that Canon reads",
-        where=where,
-        hint=f"Canon reads {', '.join(suffixes())}; ONNX is known by its ending alone. If it is one, it is damaged",
-    )
+    for start, (what, hint) in _OTHERS.items():
+        if peek.start.startswith(start):
+            raise FileFormatError(f"the file is {what}", where=where, hint=hint)
+    hint = f"Canon reads {', '.join(suffixes())}. If it is one of these, it is damaged"
+    raise FileFormatError("the file is of no format that Canon reads", where=where, hint=hint)
 
 
 __all__ = [

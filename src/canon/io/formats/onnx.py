@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 
 from canon.io.examples import DEFAULT_INPUT, check_input
 from canon.io.formats.interface import FileKind, Format, Graph, Peek, Source, Writing
+
+_START: Final = re.compile(rb"\x08[\x03-\x1f][\x12\x1a\x22\x2a\x32\x3a\x42]")
 
 
 class Onnx(Format):
@@ -19,8 +22,8 @@ class Onnx(Format):
     holds_graph = True
 
     def sniff(self, peek: Peek) -> FileKind | None:
-        """By its name: nothing in its first bytes tells it from others."""
-        return FileKind(self) if peek.path.suffix == ".onnx" else None
+        """By its name, or by a version of the format and a field of the model behind it."""
+        return FileKind(self) if peek.path.suffix.lower() == ".onnx" or _START.match(peek.start) else None
 
     def read(self, source: Source) -> Graph:
         """See `Format`."""

@@ -31,7 +31,7 @@ class Safetensors(Format):
 
     def sniff(self, peek: Peek) -> FileKind | None:
         """By the header of JSON that follows the length."""
-        if peek.path.suffix == ".onnx" or peek.start[8:9] != b"{":
+        if peek.path.suffix.lower() == ".onnx" or peek.start[8:9] != b"{":
             return None
         note = _note(checked_header(peek.file, peek.where, peek.limits).metadata)
         return FileKind(self, _architecture(note), _KEYS.get(str(note.get("format"))[:40]))

@@ -28,6 +28,10 @@ _GRAPH_ATTRIBUTES: Final = frozenset({5, 10})
 _DEEPEST: Final = 8
 """Branches within branches."""
 
+_NO_TEXT: Final = (BYTES, b"")
+_ZERO: Final = (VARINT, 0)
+"""What a field is that is left out."""
+
 _GRAPH_FIELDS: Final = {1: "nodes", 5: "tensors", 11: "inputs", 12: "outputs", 15: "sparse"}
 
 
@@ -93,7 +97,7 @@ class _Parser:
             inputs=tuple(self.port(_bytes(*entry)) for entry in graph["inputs"]),
             outputs=tuple(self.port(_bytes(*entry)) for entry in graph["outputs"]),
             opset=opset,
-            producer=_text(*found["producer"]) if "producer" in found else "",
+            producer=_text(*found.get("producer", _NO_TEXT)),
         )
 
     def graph(self, view: memoryview) -> tuple[dict[str, Any], tuple[Node, ...], tuple[StoredTensor, ...]]:
@@ -117,13 +121,13 @@ class _Parser:
     def opset(self, view: memoryview) -> tuple[str, int]:
         """An OperatorSetIdProto."""
         found = self.message(view, {1: "domain", 2: "version"}, {})
-        domain = _text(*found["domain"]) if "domain" in found else ""
-        return domain, _integer(*found["version"]) if "version" in found else 0
+        domain = _text(*found.get("domain", _NO_TEXT))
+        return domain, _integer(*found.get("version", _ZERO))
 
     def node(self, view: memoryview) -> Node:
         """A NodeProto."""
         found = self.message(view, {3: "name", 4: "op", 7: "domain"}, {1: "inputs", 2: "outputs", 5: "attributes"})
-        op = _text(*found["op"]) if "op" in found else ""
+        op = _text(*found.get("op", _NO_TEXT))
         attributes: dict[str, Any] = {}
         branches: dict[str, Branch] = {}
         has_graph = False
@@ -135,11 +139,11 @@ class _Parser:
             has_graph |= graph
             if graph and op == "If" and value is not None:
                 branches[name] = self.branch(value)
-        domain = _text(*found["domain"]) if "domain" in found else ""
+        domain = _text(*found.get("domain", _NO_TEXT))
         return Node(
             op=op,
             domain="" if domain == "ai.onnx" else domain,
-            name=_text(*found["name"]) if "name" in found else "",
+            name=_text(*found.get("name", _NO_TEXT)),
             inputs=tuple(_text(*entry) for entry in found["inputs"]),
             outputs=tuple(_text(*entry) for entry in found["outputs"]),
             attributes=attributes,
@@ -151,19 +155,19 @@ class _Parser:
         """An AttributeProto: its name, its value, and whether it is a graph, which then is left unread."""
         once = {1: "name", 2: "real", 3: "integer", 4: "text", 5: "tensor", 6: "graph", 20: "kind"}
         found = self.message(view, once, {7: "reals", 8: "integers", 9: "texts", 11: "graphs"})
-        name = _text(*found["name"]) if "name" in found else ""
-        kind = _integer(*found["kind"]) if "kind" in found else 0
+        name = _text(*found.get("name", _NO_TEXT))
+        kind = _integer(*found.get("kind", _ZERO))
         value: Any = None
         if "graph" in found or found["graphs"] or kind in _GRAPH_ATTRIBUTES:
             return name, _bytes(*found["graph"]) if "graph" in found else None, True
         if "tensor" in found:
             value = self.tensor(_bytes(*found["tensor"]))
         elif "text" in found or kind == 3:
-            value = _text(*found["text"]) if "text" in found else ""
+            value = _text(*found.get("text", _NO_TEXT))
         elif "real" in found or kind == 1:
             value = _real(*found["real"]) if "real" in found else 0.0
         elif "integer" in found or kind == 2:
-            value = _integer(*found["integer"]) if "integer" in found else 0
+            value = _integer(*found.get("integer", _ZERO))
         elif found["texts"] or kind == 8:
             value = [_text(*entry) for entry in found["texts"]]
         elif found["reals"] or kind == 6:
@@ -178,7 +182,7 @@ class _Parser:
         many = {1: "dims", 4: "float_data", 5: "int32_data", 6: "string_data", 7: "int64_data", 10: "double_data",
                 11: "uint64_data", 13: "external"}  # fmt: skip
         found = self.message(view, once, many)
-        name = _text(*found["name"]) if "name" in found else ""
+        name = _text(*found.get("name", _NO_TEXT))
         if "segment" in found or found["string_data"]:
             raise FileFormatError("the tensor is stored in segments or holds text", where=name[:80])
         shape = tuple(_integers(found["dims"]).tolist())
@@ -193,7 +197,7 @@ class _Parser:
         external = dict(self.entry(_bytes(*entry)) for entry in found["external"]) if outside else {}
         return StoredTensor(
             name=name,
-            dtype=_integer(*found["dtype"]) if "dtype" in found else 0,
+            dtype=_integer(*found.get("dtype", _ZERO)),
             shape=shape,
             raw=_bytes(*found["raw"]) if "raw" in found else None,
             typed=typed,
@@ -203,12 +207,12 @@ class _Parser:
     def entry(self, view: memoryview) -> tuple[str, str]:
         """A StringStringEntryProto."""
         found = self.message(view, {1: "key", 2: "value"}, {})
-        return _text(*found.get("key", (BYTES, b""))), _text(*found.get("value", (BYTES, b"")))
+        return _text(*found.get("key", _NO_TEXT)), _text(*found.get("value", _NO_TEXT))
 
     def port(self, view: memoryview) -> Port:
         """A ValueInfoProto."""
         found = self.message(view, {1: "name", 2: "type"}, {})
-        name = _text(*found["name"]) if "name" in found else ""
+        name = _text(*found.get("name", _NO_TEXT))
         kind = self.message(_bytes(*found["type"]), {1: "tensor"}, {}) if "type" in found else {}
         if "tensor" not in kind:
             return Port(name, 0, None)
@@ -217,7 +221,7 @@ class _Parser:
         if "shape" in tensor:
             sizes = self.message(_bytes(*tensor["shape"]), {}, {1: "sizes"})["sizes"]
             shape = tuple(self.size(_bytes(*entry)) for entry in sizes)
-        return Port(name, _integer(*tensor["dtype"]) if "dtype" in tensor else 0, shape)
+        return Port(name, _integer(*tensor.get("dtype", _ZERO)), shape)
 
     def size(self, view: memoryview) -> int | str | None:
         """One size of a shape."""

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import Tensor, fx
 
+from canon._untrusted import LARGEST
 from canon.errors import UnsupportedModelError
+
+MOST_SIZES: Final = 1024
+"""Sizes in one list."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +31,7 @@ class Constant:
 
     def integers(self) -> list[int]:
         """A list of whole numbers, as shapes, axes and the like are given."""
-        if self.tensor.ndim > 1 or self.tensor.is_floating_point() or self.tensor.numel() > 1024:
+        if self.tensor.ndim > 1 or self.tensor.is_floating_point() or self.tensor.numel() > MOST_SIZES:
             raise ValueError(f"expected a short list of whole numbers, got shape {tuple(self.tensor.shape)}")
         return [int(v) for v in self.tensor.reshape(-1).tolist()]
 
@@ -74,6 +79,11 @@ class Sizes:
 
     items: tuple[int | Size, ...]
     scalar: bool = False
+
+    def __post_init__(self) -> None:
+        numbers = [number for item in self.items for number in (item.hints if isinstance(item, Size) else (item,))]
+        if len(self.items) > MOST_SIZES or any(abs(number) > LARGEST for number in numbers):
+            raise ValueError("sizes are computed that are too many or too large for any shape")
 
     def constant(self) -> Constant | None:
         """The same as numbers; None where the input decides."""

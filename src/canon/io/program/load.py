@@ -44,8 +44,7 @@ def load_program(file: BufferedReader, where: str, limits: Limits) -> fx.GraphMo
     archive = Archive(file, where, limits)
     if not is_program(archive):
         raise damaged("no program of torch.export", where)
-    if "byteorder" in archive.records and archive.read("byteorder") != b"little":
-        raise FileFormatError("the file was written on a big-endian machine", where=where)
+    archive.check_byteorder()
     models = [name for name in archive.records if name.startswith("models/")]
     if len(models) != 1:
         compiled = any(name.startswith("data/aotinductor/") for name in archive.records)

@@ -16,7 +16,7 @@ from canon.graph import Space
 from canon.recovery.facts.magnitudes import sums_over_kernels
 from canon.recovery.facts.subject import Subject
 from canon.recovery.partition import Classes
-from canon.rewrite.axes import by_row, columns_of
+from canon.rewrite.axes import by_row
 
 ORDINARY: Final = 1e-2
 """A part of the median that nothing small comes near."""
@@ -31,7 +31,8 @@ def given_up(subject: Subject, classes: Mapping[int, Classes]) -> dict[int, Tens
     for space in subject.narrowing:
         still = torch.nonzero(classes[space.id].null | classes[space.id].constant).flatten()
         if still.numel():
-            rows, columns = _rows(subject, space), _columns(subject, space)
+            rows = _rows(subject, space)
+            columns = [subject.columns(space, consumer).transpose(0, 1) for consumer in space.consumers]
             little = torch.stack([_shares(part, still) for part in (*rows, *columns)]).amax(dim=0) <= ORDINARY
             made = torch.stack([part[still.to(part.device)].flatten(1).any(dim=1).cpu() for part in rows]).any(dim=0)
             channels = still[little & made]
@@ -47,16 +48,6 @@ def _rows(subject: Subject, space: Space) -> list[Tensor]:
         rows = by_row(subject.tensors[linear.weight], linear)
         part = rows[producer.offset : producer.offset + space.width * producer.repeat]
         found.append(part.reshape(space.width, -1, rows.shape[2]))
-    return found
-
-
-def _columns(subject: Subject, space: Space) -> list[Tensor]:
-    found = []
-    for consumer in space.consumers:
-        linear = subject.graph.maps[consumer.map]
-        length = space.width * consumer.repeat
-        columns = columns_of(subject.tensors[linear.weight], linear, consumer.offset, length)
-        found.append(columns.reshape(columns.shape[0], space.width, -1).transpose(0, 1))
     return found
 
 

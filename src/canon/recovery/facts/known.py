@@ -41,7 +41,7 @@ class Facts:
     @cached_property
     def ranges(self) -> Ranges:
         """Between which numbers values lie."""
-        return Ranges(self._subject, self.parameters)
+        return Ranges(self._subject, self.parameters, lambda: self.sizes)
 
     @cached_property
     def sizes(self) -> Sizes:

@@ -17,7 +17,7 @@ from canon.describe.arrays import middle
 from canon.graph import Consumer, LinearMap, Segment, Space
 from canon.recovery.facts.alive import Alive
 from canon.recovery.facts.subject import Subject
-from canon.rewrite.axes import by_row, columns_of
+from canon.rewrite.axes import by_row
 
 SAMPLE: Final = 12
 """Rows, or columns, that are looked at first."""
@@ -52,10 +52,8 @@ class Magnitudes:
 
     def typical(self, space: Space, consumer: Consumer) -> Array:
         """By channel: what a row of a layer reads of it, in the median."""
-        linear = self._subject.graph.maps[consumer.map]
-        length = space.width * consumer.repeat
-        columns = columns_of(self._subject.tensors[linear.weight], linear, consumer.offset, length).detach()
-        return np.asarray(_typical(columns, 0).reshape(space.width, -1).max(axis=1))
+        columns = self._subject.columns(space, consumer).unflatten(2, (consumer.repeat, -1))
+        return np.asarray(_typical(columns.flatten(1, 2), 0).reshape(space.width, -1).max(axis=1))
 
     @property
     def suspicious(self) -> set[int]:

@@ -7,6 +7,7 @@ only the other rows are read whole.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -16,10 +17,11 @@ import torch
 from torch import Tensor
 
 from canon.describe import Array, Parameters
-from canon.describe.arrays import norm, quiet
+from canon.describe.arrays import middle, norm, quiet
 from canon.describe.curves import Function
 from canon.graph import LinearMap, Segment, Space, Stage
 from canon.recovery.facts.following import Following
+from canon.recovery.facts.sizes import Sizes
 from canon.recovery.facts.subject import Subject
 from canon.rewrite.axes import by_row
 
@@ -36,9 +38,12 @@ GRID: Final = np.concatenate([-np.logspace(4, -6, 401), [0.0], np.logspace(-6, 4
 FLAT: Final = 1e-12
 """A function that moves no more than this is constant."""
 
-
 CHANCE: Final = 1e-3
 """How many channels of a space of random ones may be expected to be bounded by chance."""
+
+
+FAR: Final = 1e3
+"""A shift so many times as large as all that channels do is never left."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +58,11 @@ class Ball:
 class Ranges(Following[Interval]):
     """Intervals of a subject's values."""
 
-    def __init__(self, subject: Subject, parameters: Parameters) -> None:
+    def __init__(self, subject: Subject, parameters: Parameters, sizes: Callable[[], Sizes]) -> None:
+        """Say of what, and how to find out how loud channels are, which is hardly ever asked."""
         self._shapes: dict[Function, Shape] = {}
         self._special: set[int] = set()
+        self._sizes, self._outlying = sizes, dict[str, bool]()
         super().__init__(subject, parameters)
 
     def rows(self, index: int, linear: LinearMap) -> list[Interval]:
@@ -94,7 +101,11 @@ class Ranges(Following[Interval]):
         """Whether more may be known of some channels than that their activations have a range."""
         kernels = any(stage.kind in ("depthwise", "mul") for stage in space.stages)
         points = [self._known[producer.point] for producer in space.producers if producer.point in self._known]
-        return kernels or any(np.isfinite(low).any() or np.isfinite(high).any() for low, high, _ in points)
+        return (
+            kernels
+            or self._shifted(space)
+            or any(np.isfinite(low).any() or np.isfinite(high).any() for low, high, _ in points)
+        )
 
     def _of_rows(self, linear: LinearMap) -> Interval:
         low, high, evidence = self._of_weights(linear)
@@ -233,7 +244,7 @@ class Ranges(Following[Interval]):
         if stage.kind == "mul":
             return _multiplied(given[0], given[1])
         if stage.kind == "activation":
-            return self._activated(stage, given[0])
+            return self._activated(stage, self._held(stage, space, given[0]) if self._shifted(space) else given[0])
         if stage.kind == "norm":
             line = self.parameters.affine(stage, space)
             ends = [line.factor * end[:, None] + line.shift for end in (low, high)]
@@ -271,6 +282,26 @@ class Ranges(Following[Interval]):
             high = np.where(endless, bias.max(axis=1), high + bias.max(axis=1))
             evidence = np.where(endless, np.inf, evidence)
         return low, high, evidence
+
+    def _shifted(self, space: Space) -> bool:
+        """Whether some shift stands out among those of its layer."""
+        names = {self.graph.maps[producer.map].bias for producer in space.producers}
+        names |= {stage.params.get(role) for stage in space.stages for role in ("bias", "mean")}
+        return any(self._stands_out(name) for name in names if name is not None)
+
+    def _stands_out(self, name: str) -> bool:
+        if name not in self._outlying:
+            sizes = np.abs(self.parameters.array(name)).ravel()
+            self._outlying[name] = bool(sizes.max(initial=0.0) > FAR * middle(sizes))
+        return self._outlying[name]
+
+    def _held(self, stage: Stage, space: Space, given: Interval) -> Interval:
+        """Channels whose shift is beyond all that any channel here does, its own filter too, stay near that shift."""
+        move, level = self._sizes().at(space, stage.inputs[0])
+        size = np.abs(level)
+        held = np.isfinite(size) & (size >= FAR * np.maximum(move, np.median(np.hypot(move, level))))
+        low, high = (np.where(held, level + part * size, end) for part, end in zip((-0.5, 0.5), given[:2], strict=True))
+        return low, high, np.where(held, np.inf, given[2])
 
     def _activated(self, stage: Stage, given: Interval) -> Interval:
         low, high, evidence = given

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import leaky_relu
 
 from canon.describe import Array
-from canon.graph import ChannelGraph, Pin, Producer, Space, Stage
+from canon.graph import ChannelGraph, Consumer, Pin, Producer, Space, Stage
 from canon.recovery.tolerance import Tolerance
-from canon.rewrite.axes import by_row
+from canon.rewrite.axes import by_row, columns_of
 from canon.rewrite.kernels import Kernel
 
 
@@ -67,6 +67,12 @@ class Subject:
     def rows(self, space: Space, producer: Producer) -> Array:
         """The same in float64, on the host."""
         return np.asarray(self.stored_rows(space, producer).double().cpu().numpy())
+
+    def columns(self, space: Space, consumer: Consumer) -> Tensor:
+        """How a layer reads a space: `rows x width x numbers`, as the weight has them."""
+        linear, length = self.graph.maps[consumer.map], space.width * consumer.repeat
+        read = columns_of(self.tensors[linear.weight].detach(), linear, consumer.offset, length)
+        return read.reshape(read.shape[0], space.width, -1)
 
     def array(self, name: str) -> Array:
         """A tensor as float64 on the host."""

@@ -18,7 +18,7 @@ from canon.describe.arrays import norm
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.forms import Forms
-from canon.recovery.proposal import Proposal, SpaceChange, move_columns, scale_rows, space_by_space
+from canon.recovery.proposal import Proposal, SpaceChange, add_up, scale_rows, space_by_space
 from canon.transforms import ChannelTransform
 
 CLOSE: Final = 1e-5
@@ -54,17 +54,17 @@ def _reduced(subject: Subject, facts: Facts, space: Space) -> SpaceChange | None
             break
     else:
         return None
-    gone, transforms = found
+    gone, transforms, off = found
     tensors = scale_rows(subject, space, gone, 0.0)
     moved = {consumer.tap: transforms[consumer.point] for consumer in space.consumers}
-    tensors.update(move_columns(subject.with_tensors(tensors), space, moved))
-    return SpaceChange(space.id, gone, tensors)
+    added, noise = add_up(subject.with_tensors(tensors), space, moved, off)
+    return SpaceChange(space.id, gone, {**tensors, **added}, noise=noise)
 
 
 def _sums(
     subject: Subject, space: Space, members: Array, vectors: dict[int, Array], lines: slice
-) -> tuple[Tensor, dict[int, ChannelTransform]] | None:
-    """Channels that are sums of others, and by point how; None: there are none.
+) -> tuple[Tensor, dict[int, ChannelTransform], float] | None:
+    """Channels that are sums of others, by point how, and how far from these they are; None: there are none.
 
     Args:
         subject: What is looked at.
@@ -78,24 +78,26 @@ def _sums(
     if not size.size or not size.all():
         return None  # what is zero goes elsewhere
     tolerance = _tolerance(subject, together)
-    kept = _independent(together / size[:, None], tolerance)
+    kept = independent(together / size[:, None], tolerance)
     numbers = np.count_nonzero(next(iter(vectors.values()))[:, lines].any(axis=0))
     if kept.size in (0, members.size) or kept.size >= numbers:
         return None
     gone = np.setdiff1d(np.arange(members.size), kept)
     level = np.array([np.abs(rows[gone, -1]) for rows in vectors.values()]).min(axis=0)
-    shift, found = int(level.argmax()), {}  # a channel without its row gives what shifts need
+    shift, found, off = int(level.argmax()), {}, 0.0  # a channel without its row gives what shifts need
     for point, rows in vectors.items():
         coefficients = np.linalg.lstsq(rows[kept][:, lines].T, rows[gone][:, lines].T, rcond=None)[0].T
         left = rows[gone] - coefficients @ rows[kept]
-        if (norm(left[:, lines]) > 4 * tolerance * norm(rows[gone][:, lines])).any():
+        share = norm(left[:, lines]) / np.maximum(norm(rows[gone][:, lines]), 1e-300)
+        if (share > 4 * tolerance).any():
             return None
+        off = max(off, float(share.max()))
         constant = np.where(np.abs(left[:, -1]) > 4 * tolerance * norm(rows[gone]), left[:, -1], 0.0)
         if constant.any() and not level[shift]:
             return None
         constant = constant / (rows[gone[shift], -1] or 1.0)
-        found[point] = _transform(space.width, members[kept], members[gone], coefficients, shift, constant)
-    return torch.from_numpy(members[gone]), found
+        found[point] = as_sums(space.width, members[kept], members[gone], coefficients, shift, constant)
+    return torch.from_numpy(members[gone]), found, off
 
 
 def _tolerance(subject: Subject, vectors: Array) -> float:
@@ -113,18 +115,18 @@ def _apart(gram: Tensor, tolerance: float) -> bool:
     return int(torch.linalg.cholesky_ex(unit).info) == 0
 
 
-def _independent(rows: Array, tolerance: float) -> Array:
+def independent(rows: Array, tolerance: float) -> Array:
     """Rows of which all others are sums, those first that are furthest from the rest."""
     triangle, order = qr(rows.T, mode="r", pivoting=True)
     left = np.abs(np.diag(triangle))
     return np.sort(order[: np.count_nonzero(left > tolerance)])
 
 
-def _transform(
-    width: int, kept: Array, gone: Array, coefficients: Array, shift: int, constant: Array
+def as_sums(
+    width: int, kept: Array, gone: Array, coefficients: Array, shift: int = 0, constant: Array | float = 0.0
 ) -> ChannelTransform:
     """Sums of what is kept, and of one channel that is nothing but its shift."""
-    stay = np.setdiff1d(np.arange(width), gone)
+    stay, constant = np.setdiff1d(np.arange(width), gone), np.broadcast_to(constant, gone.shape)
     rows = np.concatenate([stay, gone.repeat(kept.size), gone])
     columns = np.concatenate([stay, np.tile(kept, gone.size), np.full(gone.size, gone[shift])])
     values = np.concatenate([np.ones(stay.size), coefficients.ravel(), constant])

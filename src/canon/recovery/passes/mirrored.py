@@ -25,7 +25,7 @@ from canon.recovery.facts import Facts, Subject
 from canon.recovery.facts.alive import Alive, settled
 from canon.recovery.facts.forms import Forms
 from canon.recovery.proposal import Proposal, SpaceChange, drop, move_columns, negate, space_by_space, unread
-from canon.rewrite.axes import by_row, columns_of
+from canon.rewrite.axes import by_row
 from canon.transforms import ChannelTransform
 
 GLANCE: Final = (12, 4)
@@ -296,7 +296,7 @@ def _columns(subject: Subject, space: Space, bent: Bent, alive: Alive) -> Array:
         if consumer.point not in bent.factors:
             continue
         linear = subject.graph.maps[consumer.map]
-        part = columns_of(subject.tensors[linear.weight], linear, consumer.offset, space.width * consumer.repeat)
+        part = subject.columns(space, consumer)
         if linear.groups == 1:
             part = part[alive.rows(linear).to(part.device)]
         wide = part.transpose(0, 1).reshape(space.width, -1).double().cpu().numpy()

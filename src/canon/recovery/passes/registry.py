@@ -9,6 +9,7 @@ from canon.recovery.passes.compact import compact
 from canon.recovery.passes.endless import endless
 from canon.recovery.passes.faint import faint
 from canon.recovery.passes.fringe import fringe
+from canon.recovery.passes.gated import gated
 from canon.recovery.passes.grown import grown
 from canon.recovery.passes.interface import Pass
 from canon.recovery.passes.mirrored import mirrored
@@ -18,13 +19,14 @@ from canon.recovery.passes.unreachable import unreachable
 
 PASSES: Final[tuple[Pass, ...]] = (
     endless,
-    compact,
     grown,
+    compact,
     unreachable,
     faint,
     fringe,
     mirrored,
     turned,
+    gated,
     basis,
     straighten,
 )

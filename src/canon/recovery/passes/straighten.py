@@ -96,6 +96,7 @@ def _change(subject: Subject, space: Space, tap: int, order: Tensor, gain: Tenso
     back = torch.ones_like(gain)
     back[order] = 1 / gain
     transform = ChannelTransform.permutation(order)
-    rewrite = SpaceRewrite(space.width, order, transform, {tap: gain}, {tap: back})
+    gains, factors = ({}, {}) if _unit(gain) else ({tap: gain}, {tap: back})
+    rewrite = SpaceRewrite(space.width, order, transform, gains, factors)
     tensors = dict(written(subject.tensors, subject.graph, {space.id: rewrite}))
     return SpaceChange(space.id, torch.empty(0, dtype=torch.int64), tensors, order)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from canon.describe.arrays import norm
 from canon.graph import Space
 from canon.recovery.facts import Facts, Subject
 from canon.recovery.passes.mirrored import bends, directions, glance
-from canon.recovery.proposal import Proposal, SpaceChange, move_columns, scale_rows, space_by_space
+from canon.recovery.proposal import Proposal, SpaceChange, add_up, scale_rows, space_by_space
 from canon.transforms import ChannelTransform
 
 
@@ -52,6 +53,7 @@ def _one_sided(subject: Subject, facts: Facts, space: Space) -> SpaceChange | No
             entries = (torch.from_numpy(part) for part in (rows, columns, values))
             transforms[tap] = ChannelTransform.of(space.width, space.width, *entries)
     channels = torch.from_numpy(gone)
+    off = max(norm(bent.unit[gone] + bent.unit[into]).max() for bent in seen)
     tensors = scale_rows(subject, space, channels, 0.0)
-    tensors.update(move_columns(subject.with_tensors(tensors), space, transforms))
-    return SpaceChange(space.id, channels, tensors)
+    moved, noise = add_up(subject.with_tensors(tensors), space, transforms, off)
+    return SpaceChange(space.id, channels, {**tensors, **moved}, noise=noise)

@@ -94,7 +94,10 @@ def hard_sigmoid(b: Builder, node: Node, x: Value) -> Result:
 @operator("Gelu")
 def gelu(b: Builder, node: Node, x: Value) -> Result:
     """`x · Φ(x)`."""
-    return b.call(functional.gelu, x, approximate=node.text("approximate", "none"))
+    kind = node.text("approximate", "none")
+    if kind not in ("none", "tanh"):
+        raise UnsupportedModelError(f"GELU approximated by {kind[:40]!r}")
+    return b.call(functional.gelu, x, approximate=kind)
 
 
 @operator("Swish")

@@ -97,7 +97,10 @@ def div(b: Builder, node: Node, x: Value, y: Value) -> Result:
         if source is not None:
             return b.call(functional.hardswish, source)
         return b.call(torch.div, number(x, y), number(y, x))
-    return b.call(torch.div, x, y, rounding_mode="trunc")
+    if isinstance(y, Constant) and bool((y.tensor > 0).all()):
+        return b.call(torch.div, x, y, rounding_mode="trunc")
+    # torch dies of the lowest whole number divided by -1 when it rounds by itself.
+    return b.call(torch.floor_divide, b.call(torch.sub, x, b.call(torch.fmod, x, y)), y)
 
 
 @operator("Sum", "Mean")

@@ -129,8 +129,8 @@ def one_hot(b: Builder, node: Node, indices: Value, depth: Value, values: Value)
     off, on = values.tensor.tolist()
     if (off, on) != (0, 1):
         raise UnsupportedModelError("unit vectors with other numbers than zero and one")
-    classes = torch.arange(int(depth.tensor)) if int(depth.tensor) <= 1 << 20 else torch.empty(0)
-    equal = b.call(torch.eq, b.call(torch.unsqueeze, indices, -1), Constant(classes))
+    classes = b.call(torch.arange, int(depth.tensor))
+    equal = b.call(torch.eq, b.call(torch.unsqueeze, indices, -1), classes)
     return b.call("to", equal, values.tensor.dtype)
 
 

@@ -57,6 +57,8 @@ def recurrent(
         raise UnsupportedModelError(f"{node.op} with computed weights")
     make, order = _KINDS[node.op]
     directions, rows, columns = weight.tensor.shape
+    if directions != 1 + both:
+        raise ValueError(f"weights for {directions} directions")
     width = rows // len(order)
     tensors = {}
     for index in range(directions):
