@@ -65,7 +65,6 @@ PINNED = (
     pinned("softmax2d", "softmax over the channels", lambda net, x: net.s(x), s=nn.Softmax2d()),
     pinned("mean over channels", "mean over the channels", lambda net, x: x - x.mean(1, keepdim=True)),
     pinned("matmul", "matmul of activations", lambda net, x: x @ x),
-    pinned("maximum", "unknown operation maximum", lambda net, x: torch.maximum(x, x.tanh())),
     pinned("division by an activation", "division by a tensor", lambda net, x: x / (x.abs() + 1)),
     pinned("division with rounding", "division with rounding", lambda net, x: torch.div(x, 0.1, rounding_mode="floor")),
     pinned("to integers", "to torch.int64", lambda net, x: x.to(torch.int64).double()),

@@ -40,14 +40,11 @@ IN_PLACE: Final = 0.9
 common are like it there too, and less so."""
 
 FEW: Final = 0.3
-"""Where a smaller share is found distinctly, every direction is asked alone."""
+"""Where a smaller share is found distinctly, that is hardly any."""
 
 NEARLY_ALL: Final = 0.9
-"""Where this share is found distinctly, rows that read the space are known but for little; where less is, channels are
-taken in their places, if these are known."""
-
-RELAPSE: Final = 0.8
-"""A match by more layers counts if it finds at least this part of what fewer layers found distinctly."""
+"""Where this share is found distinctly, rows that read the space are known but for little; where less is, every
+direction is asked alone, and then places, where these are known."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,7 +115,7 @@ class Walk:
         for index, step in enumerate(self.portrait.steps):
             if step.maps and all(self.graph.maps[m].columns is None for m in step.maps):
                 space = self._space(step)
-                self._match(index, step, space, self._describe(index, step, space), None)
+                self._match(index, step, space, self._describe(index, step, space))
                 found = self.found[space.id]
                 if int((found.accepted.distinct & ~found.images).sum()) >= FEW * len(step.label):
                     return True
@@ -133,11 +130,11 @@ class Walk:
             old = known.get(space.id)
             if (old is None or index == self.final[space.id]) and self._seen.get(space.id) != basis:
                 told = told or self._describe(index, step, space)
-                self._match(index, step, space, told, self.found.get(space.id, old))
+                self._match(index, step, space, told)
                 self._seen[space.id] = basis
                 if self._unmix(space):
                     measured, told = self._told(index, step, space)
-                    self._match(index, step, space, told or self._describe(index, step, space), None)
+                    self._match(index, step, space, told or self._describe(index, step, space))
             elif space.id not in self.found:
                 assert old is not None, "what rests on the same coordinates was matched before"
                 self.found[space.id] = replace(old, factors={})
@@ -206,8 +203,8 @@ class Walk:
             raise _unfitting(space)
         return features
 
-    def _match(self, index: int, step: Step, space: Space, told: Description, before: Found | None) -> None:
-        """Match a space; what fewer of its layers told more distinctly stands, for one of them may be replaced."""
+    def _match(self, index: int, step: Step, space: Space, told: Description) -> None:
+        """Match a space by its rows, or by its places where rows tell less."""
         yardstick, features = self.yardsticks[index], self.features(step, space, told)
         channels = len(step.label)
         if channels % space.groups:
@@ -222,11 +219,8 @@ class Walk:
         if given is not None and accepted.told < NEARLY_ALL * channels:
             pairs, accepted, mirror, bar = self._by_place(step, yardstick, features, given.match, IN_PLACE)
             placed = unscaled = True
-        if before is not None and accepted.told < RELAPSE * before.accepted.told:
-            pairs, accepted, mirror = before.pairs, before.accepted, before.mirror
-        else:
-            self.placed = self.placed | {space.id} if placed else self.placed - {space.id}
-            self.unscaled = self.unscaled | {space.id} if unscaled else self.unscaled - {space.id}
+        self.placed = self.placed | {space.id} if placed else self.placed - {space.id}
+        self.unscaled = self.unscaled | {space.id} if unscaled else self.unscaled - {space.id}
         features = _best(features, accepted, pairs, step)
         if bool((mirror >= 0).any()):
             image = torch.nonzero(mirror >= 0).flatten()
@@ -254,7 +248,7 @@ class Walk:
         if any(consumer.tap in self.graph.fixed_taps for consumer in space.consumers):
             limit = values_apart(yardstick, self.portrait.reduced)
         pairs, accepted = join_constants(pairs, accepted, yardstick, step, features, told.scales, labels, limit)
-        if accepted.told < FEW * channels:
+        if accepted.told < NEARLY_ALL * channels:
             pairs, accepted = by_one_direction(step, features, (*labels, flips), pairs, accepted)
         mirror = torch.empty(0, dtype=torch.int64)
         if self._mirrors(space):
