@@ -94,8 +94,8 @@ def locate(
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
         running = suspect if given.housed is None else as_given(suspect, given.housed)
         found = _located(running, given, owner, example, known)
-        unsure = found.answer != "contained" and any(layer.distinct < layer.channels for layer in found.layers)
-        if unsure and owner.traced is not None and (given.housed is None or given.housed.exact):
+        exact = given.housed is None or given.housed.exact
+        if found.answer != "contained" and owner.traced is not None and exact:
             turned = in_owner_bases(given.traced.model, owner.traced)
             if turned is not given.traced.model:
                 return locate(turned, reference, example, ancestors=ancestors)

@@ -21,7 +21,13 @@ from canon.verify.precision import coarsest
 from canon.verify.traced import Traced
 
 STILL: Final = 0.9
-"""A turn whose rows all have an entry of this size only permutes channels, or does nothing."""
+"""A channel whose entry in a turn is so large may only have changed places."""
+
+BETTER: Final = 0.5
+"""A turn that leaves more than this of what an order leaves says nothing: what is left is noise or training."""
+
+SAME: Final = 1e-6
+"""Embeddings no farther from the owner's than this stand in the owner's basis already."""
 
 ROWS: Final = 2
 """Least rows of an embedding for each channel: with fewer, some turn brings any embedding near to any other."""
@@ -59,19 +65,21 @@ def _turn(stream: Stream, ours: Traced, theirs: Traced) -> Tensor | None:
     """The orthogonal matrix from our basis to theirs; None: they do not tell one, or but an order."""
     name, axis = stream.tables[0]
     mine, yours = (side.tensors[name].detach().double().movedim(axis, 0) for side in (ours, theirs))
-    if mine.shape != yours.shape or mine.ndim != 2 or mine.shape[1] < ROWS * len(mine):
+    if mine.ndim != 2 or yours.ndim != 2 or len(mine) != len(yours):
         return None
-    if _cosine(mine, yours) >= ALIKE:
+    rows = min(mine.shape[1], yours.shape[1])  # a vocabulary grows at its end
+    if rows < ROWS * len(mine):
         return None
+    # What all rows have in common is one direction, which some turn brings to any other.
+    mine, yours = (table[:, :rows] - table[:, :rows].mean(1, keepdim=True) for table in (mine, yours))
     left, _, right = torch.linalg.svd(yours @ mine.T)
     turn: Tensor = left @ right
-    if float(turn.abs().amax(1).min()) >= STILL:
+    order = (turn >= STILL).double()
+    apart, turned = (float((one @ mine - yours).norm()) for one in (order, turn))
+    if apart <= SAME * float(yours.norm()) or turned > BETTER * apart:
         return None
-    return turn if _cosine(turn @ mine, yours) >= ALIKE else None
-
-
-def _cosine(first: Tensor, second: Tensor) -> float:
-    return float(nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0))
+    cosine = nn.functional.cosine_similarity((turn @ mine).flatten(), yours.flatten(), dim=0)
+    return turn if float(cosine) >= ALIKE else None
 
 
 def same_function(changed: nn.Module, traced: Traced) -> bool:
