@@ -99,7 +99,8 @@ def locate(
             turned = in_owner_bases(given.traced.model, owner.traced)
             if turned is not given.traced.model:
                 return locate(turned, reference, example, ancestors=ancestors)
-        if not any(layer.first and 2 * layer.distinct >= layer.channels for layer in found.layers):
+        known_first = any(layer.first and 2 * layer.distinct >= layer.channels for layer in found.layers)
+        if found.coverage < 1 and not known_first:
             other = _with_other_inputs(given, owner, example, known)
             found = other if other is not None and other.coverage > found.coverage else found
         return _as_far_as(found, given.housed)
