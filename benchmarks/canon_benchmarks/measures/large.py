@@ -122,7 +122,7 @@ def run(command: list[str], given: Sequence[Path]) -> dict[str, Any]:
             time.sleep(EVERY)
         seconds = time.perf_counter() - begun
         said.seek(0)
-        text = said.read().decode(errors="replace")[-600:]
+        text = said.read().decode(errors="replace").replace(f"{given[0].parent}/", "")[-600:]
     done, after = resource.getrusage(resource.RUSAGE_CHILDREN), Reading.of(given)
     processor = done.ru_utime + done.ru_stime - used.ru_utime - used.ru_stime
     return {
