@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from canon.api import certify, certifying, comparing, containing, judge
 from canon.api.recovering import recover
+from canon.containment import locating
 from canon.graph.tensors import PIECE, not_finite
 from canon.verify import alignment
 from canon.verify.matching import nearest_other
@@ -92,3 +94,30 @@ def test_numbers_in_half_precision_that_are_not_finite(kind: torch.dtype, bad: f
         damaged = large.clone()
         damaged[place] = bad
         assert not_finite([("fine", large), ("damaged", damaged)]) == ["damaged"]
+
+
+class Residual(nn.Module):
+    """What the first layer makes, the next one adds to: no space belongs to the first alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.block, self.head = nn.Conv2d(3, 24, 3, padding=1), nn.Conv2d(24, 24, 3), nn.Linear(24, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The whole network."""
+        x = torch.relu(self.stem(x))
+        result: Tensor = self.head((x[..., 1:-1, 1:-1] + self.block(x)).mean((2, 3)))
+        return result
+
+
+def test_where_all_channels_were_found_no_other_inputs_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    owner, images = Residual().eval(), torch.randn(2, 3, 8, 8)
+    suspect = copy.deepcopy(owner)
+    with torch.no_grad():
+        for tensor in suspect.parameters():
+            tensor.add_(0.01 * tensor.std() * torch.randn_like(tensor))
+    monkeypatch.setattr(locating, "in_owner_convention", lambda *_: pytest.fail("other inputs were tried"))
+    found = locating.locate(suspect, owner, images)
+    assert (found.answer, found.coverage) == ("derived", 1.0)
+    assert not any(layer.first for layer in found.layers)
