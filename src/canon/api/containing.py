@@ -11,7 +11,7 @@ from torch import nn
 
 from canon.api.comparing import Compared, Owner, more_left
 from canon.api.recovering import recover
-from canon.errors import RecoveryError
+from canon.errors import RecoveryError, VerificationError
 from canon.graph import Space, trace
 from canon.graph.experts import channel_tensors
 from canon.graph.widening import cast
@@ -117,7 +117,10 @@ def _alone_in(model: nn.Module, owner: Owner, ancestors: Sequence[nn.Module]) ->
     if any(size > most for name in ours for size, most in zip(ours[name], theirs[name], strict=True)):
         return None
     # Rows alone would not show another bias or norm. A key describes a channel by all that it computes.
-    anchor = register(owner.model, owner.example, numbers=NUMBERS) if owner.model is not None else owner.anchor
+    try:
+        anchor = register(owner.model, owner.example, numbers=NUMBERS) if owner.model is not None else owner.anchor
+    except VerificationError:  # a space of which no channel does anything
+        return None
     found = locate(model, anchor, example, ancestors=ancestors)
     return found if found.answer == "contained" and not found.refitted else None
 

@@ -94,12 +94,13 @@ def locate(
         known = [_ancestor(model, owner, example, whole) for model in ancestors]
         running = suspect if given.housed is None else as_given(suspect, given.housed)
         found = _located(running, given, owner, example, known)
-        unsure = found.answer != "contained" and any(layer.distinct < layer.channels for layer in found.layers)
-        if unsure and owner.traced is not None and (given.housed is None or given.housed.exact):
+        exact = given.housed is None or given.housed.exact
+        if found.answer != "contained" and owner.traced is not None and exact:
             turned = in_owner_bases(given.traced.model, owner.traced)
             if turned is not given.traced.model:
                 return locate(turned, reference, example, ancestors=ancestors)
-        if not any(layer.first and 2 * layer.distinct >= layer.channels for layer in found.layers):
+        known_first = any(layer.first and 2 * layer.distinct >= layer.channels for layer in found.layers)
+        if found.coverage < 1 and not known_first:
             other = _with_other_inputs(given, owner, example, known)
             found = other if other is not None and other.coverage > found.coverage else found
         return _as_far_as(found, given.housed)

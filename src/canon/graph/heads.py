@@ -19,6 +19,7 @@ from canon.graph.frontend import FrontendError
 from canon.graph.inputs import Example, arguments
 from canon.graph.recorded import record
 from canon.graph.stretches import MAPS, Stretches, UnknownError, need
+from canon.graph.tensors import tensor_names
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +87,8 @@ class Attention:
 
 def attention_layers(model: nn.Module, example: Example) -> tuple[Attention, ...]:
     """Every attention that is understood and shares no tensor with another one; one called twice counts once."""
+    if sum(tensor.ndim == 2 for tensor in tensor_names(model)[0].values()) < 2:
+        return ()  # a packed map and one that reads heads: with less, nothing has to be recorded
     given = arguments(model, example)
     try:
         program = record(model, given if isinstance(given, tuple) else (given,))

@@ -175,9 +175,11 @@ def align(
         owner.check_finite()
         layout = survey(owner)
         model = named_alike(model, layout.architecture, example, reference=reference)
-        turned = in_owner_bases(model, owner)
-        model = model if turned is model else in_owner_order(turned, reference, example)
         traced = Traced.like(model, example, owner)
+        traced.check_finite()
+        turned = in_owner_bases(model, owner)
+        if turned is not model:
+            traced = Traced.like(in_owner_order(turned, reference, example), example, owner)
     else:
         if not isinstance(reference, Layout | LayoutKey):
             check_module(reference)

@@ -158,20 +158,22 @@ def _order(attention: Attention, ours: _Heads, theirs: _Heads) -> Tensor:
             score[i, j] = cosine[i, j][rows, columns].sum()
     groups = torch.from_numpy(linear_sum_assignment(-score.numpy())[1])
     order = (groups[:, None] * size + within[torch.arange(count), groups]).flatten()
-    sure = (theirs_told * ours_told[order]).sum(1).median()
-    return order if float(sure) >= ALIKE else still
+    there, here = ((theirs_told * ours_told[one]).sum(1) for one in (order, still))
+    return order if float(there.median()) >= ALIKE and float((there - here).sum()) > SAME else still
 
 
 def _told(heads: _Heads) -> Tensor:
-    """`heads x numbers`, of length 1: what values and outputs of a head are together, projected."""
+    """`heads x numbers`: what values and outputs of a head are together, and queries and keys, projected."""
     generator = torch.Generator().manual_seed(0)
     size = len(heads.output) // len(heads.value)
 
     def seen(matrices: Tensor) -> Tensor:
         return matrices @ torch.randn(matrices.shape[-1], NUMBERS, generator=generator, dtype=torch.float64)
 
-    values, outputs = seen(heads.value).repeat_interleave(size, 0), seen(heads.output)
-    return nn.functional.normalize((outputs.mT @ values).flatten(1), dim=1)
+    def product(shared: Tensor, own: Tensor) -> Tensor:
+        return nn.functional.normalize((seen(own).mT @ seen(shared).repeat_interleave(size, 0)).flatten(1), dim=1)
+
+    return torch.cat([product(heads.value, heads.output), product(heads.key, heads.query)], 1)
 
 
 def _any(ours: Tensor, theirs: Tensor) -> Tensor:
@@ -208,7 +210,7 @@ def _held(found: Tensor, ours: Tensor, theirs: Tensor, other: Tensor, other_thei
     """
     one, size = torch.eye(len(found), dtype=torch.float64), float(theirs.norm())
     apart, left = float((ours - theirs).norm()), float((found @ ours - theirs).norm())
-    if apart <= SAME * size or left > BETTER * apart or float(torch.linalg.cond(found)) > 1 / SAME:
+    if apart <= SAME * size or left > BETTER * apart or not float(torch.linalg.cond(found)) <= 1 / SAME:  # or no number
         return one
     back = torch.linalg.inv(found).mT @ other
     cosine = nn.functional.cosine_similarity(back.flatten(), other_theirs.flatten(), dim=0)

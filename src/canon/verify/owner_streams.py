@@ -21,7 +21,16 @@ from canon.verify.precision import coarsest
 from canon.verify.traced import Traced
 
 STILL: Final = 0.9
-"""A turn whose rows all have an entry of this size only permutes channels, or does nothing."""
+"""A channel whose entry in a turn is so large may only have changed places."""
+
+BETTER: Final = 0.5
+"""A turn that leaves more than this of what an order leaves says nothing: what is left is noise or training."""
+
+PRODUCTS: Final = 256
+"""About so many rows have their products looked at first."""
+
+SAME: Final = 1e-6
+"""Embeddings no farther from the owner's than this stand in the owner's basis already."""
 
 ROWS: Final = 2
 """Least rows of an embedding for each channel: with fewer, some turn brings any embedding near to any other."""
@@ -59,19 +68,33 @@ def _turn(stream: Stream, ours: Traced, theirs: Traced) -> Tensor | None:
     """The orthogonal matrix from our basis to theirs; None: they do not tell one, or but an order."""
     name, axis = stream.tables[0]
     mine, yours = (side.tensors[name].detach().double().movedim(axis, 0) for side in (ours, theirs))
-    if mine.shape != yours.shape or mine.ndim != 2 or mine.shape[1] < ROWS * len(mine):
+    if mine.ndim != 2 or yours.ndim != 2 or len(mine) != len(yours):
         return None
-    if _cosine(mine, yours) >= ALIKE:
+    rows = min(mine.shape[1], yours.shape[1])  # a vocabulary grows at its end
+    if rows < ROWS * len(mine):
+        return None
+    # What all rows have in common is one direction, which some turn brings to any other.
+    mine, yours = (table[:, :rows] - table[:, :rows].mean(1, keepdim=True) for table in (mine, yours))
+    apart, same = float((mine - yours).norm()), SAME * float(yours.norm())
+    if apart <= same or _left(mine, yours) > BETTER * apart:
         return None
     left, _, right = torch.linalg.svd(yours @ mine.T)
     turn: Tensor = left @ right
-    if float(turn.abs().amax(1).min()) >= STILL:
+    order = (turn >= STILL).double()
+    apart, turned = (float((one @ mine - yours).norm()) for one in (order, turn))
+    if apart <= same or turned > BETTER * apart:
         return None
-    return turn if _cosine(turn @ mine, yours) >= ALIKE else None
+    cosine = nn.functional.cosine_similarity((turn @ mine).flatten(), yours.flatten(), dim=0)
+    return turn if float(cosine) >= ALIKE else None
 
 
-def _cosine(first: Tensor, second: Tensor) -> float:
-    return float(nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0))
+def _left(mine: Tensor, yours: Tensor) -> float:
+    """About what any turn leaves: some products of rows tell, which none changes, much sooner than the best turn."""
+    some = slice(None, None, -(-mine.shape[1] // PRODUCTS))
+    ours, theirs = (table[:, some].T @ table[:, some] for table in (mine, yours))
+    size = float(theirs.norm())
+    seen = (2 * len(theirs) / (len(mine) + len(theirs))) ** 0.5  # of independent changes of all entries
+    return float((ours - theirs).norm()) / size / seen * float(yours.norm()) if size else 0.0
 
 
 def same_function(changed: nn.Module, traced: Traced) -> bool:
