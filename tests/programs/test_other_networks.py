@@ -234,7 +234,7 @@ class Named(nn.Module):
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         """Scores, and the two largest of them."""
         scores: Tensor = self.network(x)
-        scores = -(-scores) if self.longer else scores
+        scores = scores.neg().neg() if self.longer else scores
         return {"scores": scores, "best": scores[:, :2]}
 
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import canon
 from canon.api import read_evidence
 from canon.api.checking import check_evidence
 from canon.errors import VerificationError
 from canon.report import render
+from canon.rewrite import fold_norms
 from canon.verify.digest import document_digest
 from tests.preservation import randomize
 
@@ -33,12 +35,12 @@ class Clamped(nn.Module):
 class Net(nn.Module):
     """Convolutions with a norm, and a layer norm in front of the head."""
 
-    def __init__(self, *, eps: float = 1e-5, slope: float = 0.01, tanh: bool = False, mode: str = "zeros") -> None:
+    def __init__(self, *, eps: float = 1e-5, slope: float = 0.01, tanh: bool = False) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 12, 3, padding=1)
         self.norm1 = nn.BatchNorm2d(12, eps=eps)
         self.act1 = nn.LeakyReLU(slope)
-        self.conv2 = nn.Conv2d(12, 16, 3, padding=1, padding_mode=mode)
+        self.conv2 = nn.Conv2d(12, 16, 3, padding=1)
         self.act2 = nn.GELU("tanh" if tanh else "none")
         self.act3: nn.Module = nn.ReLU()
         self.norm2 = nn.LayerNorm(16, eps=eps)
@@ -92,12 +94,14 @@ def clamped(owner: nn.Module) -> nn.Module:
 
 def folded(owner: nn.Module) -> nn.Module:
     """The same with its batch norm in the convolution, whatever epsilon it had."""
-    return canon.rewrite.fold_norms(owner, EXAMPLE).model
+    made: nn.Module = fold_norms(owner, EXAMPLE).model
+    return made
 
 
 def disguised(owner: nn.Module) -> nn.Module:
     """The same with channels beside the owner's, in kernels that were grown."""
-    return canon.attack(owner, EXAMPLE, ops=["nso_clique", "grown_kernel"], ratio=0.2).model
+    made: nn.Module = canon.attack(owner, EXAMPLE, ops=["nso_clique", "grown_kernel"], ratio=0.2).model
+    return made
 
 
 @pytest.mark.parametrize("by_key", [False, True])
@@ -130,6 +134,46 @@ def test_what_a_key_does_not_hold_is_named_as_not_compared() -> None:
     found = canon.judge(owner, example, layout_key=canon.register(owner, example))
     assert found.answers.network.answer == "equal"
     assert "settings of operations were not compared" in found.answers.network.reason
+
+
+class Constant(nn.Module):
+    """A network with a tensor that is no buffer, and a function that has several spellings."""
+
+    def __init__(
+        self, constant: float | None = None, slope: float = 0.0, approximate: str = "none", axis: int = 1
+    ) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 16), nn.Linear(16, 4)
+        self.constant = None if constant is None else torch.full((16,), constant)
+        self.slope, self.approximate, self.axis = slope, approximate, axis
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        x = functional.gelu(self.first(x), approximate=self.approximate)
+        x = x if self.constant is None else x + self.constant
+        x = functional.leaky_relu(x, self.slope) if self.slope else torch.relu(x)
+        result: Tensor = self.last(x.mean(self.axis))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("settings", "word", "what"),
+    [
+        ({"constant": 0.501}, "derived", "a constant of add"),
+        ({"slope": 1e-3}, "derived", "an activation"),
+        ({"slope": 1e-12}, "equal", None),
+        ({"slope": 1e-12, "approximate": "tanh"}, "derived", "an activation"),
+        ({"axis": -2}, "equal", None),
+    ],
+)
+def test_what_stands_in_the_code_alone_is_compared(settings: dict[str, Any], word: str, what: str | None) -> None:
+    owner = randomize(Constant(0.5 if "constant" in settings else None)).float()
+    example = torch.randn(2, 3, 8, generator=torch.Generator().manual_seed(0))
+    suspect = Constant(**settings).eval()
+    suspect.load_state_dict(owner.state_dict())
+    found = canon.judge(suspect, example, reference=owner)
+    assert found.answers.network.answer == word, found.answers.network.reason
+    assert [item["what"] for item in found.evidence["settings"]["different"]][:1] == ([what] if what else [])
 
 
 def test_evidence_that_leaves_settings_out_contradicts_itself() -> None:

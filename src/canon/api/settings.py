@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from canon.api.comparing import Compared, Owner
-from canon.graph.widening import cast
 from canon.verify.settings import other_settings
 
 
@@ -25,7 +23,7 @@ def settings_of(compared: Compared, owner: Owner) -> dict[str, Any] | None:
     if program is None:
         return {"problem": "the layout key holds no program", "different": []}
     restored = [pair.norm for pair in compared.form.restored]
-    different = other_settings(found, program, cast(owner.example, found), restored)
+    different = other_settings(found, program, owner.example, restored)
     if isinstance(different, str):
         return {"problem": different, "different": []}
-    return {"problem": None, "different": [asdict(item) for item in different]}
+    return {"problem": None, "different": [item.to_dict() for item in different]}

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from canon.errors import TraceError, reason_of
-from canon.graph.inputs import map_tensors
+from canon.graph.inputs import map_tensors, tensors_in
 from canon.graph.recorded import traced_alike
 from canon.graph.tensors import meta_clone, tensor_names
 
@@ -37,6 +38,9 @@ class Operation:
     settings: Mapping[str, Any]
     """What else it is given, by name, defaults too."""
 
+    constants: tuple[Tensor, ...] = ()
+    """Operands that are neither the model's tensors nor inputs nor computed: the code holds them."""
+
 
 def operations_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[Operation, ...]:
     """The operations of a forward pass.
@@ -60,7 +64,7 @@ def _run_for_real(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Operation,
 
 def _run(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Operation, ...]:
     tensors, _ = tensor_names(model)
-    watch = _Watch({id(tensor): name for name, tensor in tensors.items()})
+    watch = _Watch({id(tensor): name for name, tensor in tensors.items()}, inputs)
     with torch.no_grad(), watch:
         model(*inputs)
     return tuple(watch.seen)
@@ -69,9 +73,10 @@ def _run(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Operation, ...]:
 class _Watch(TorchDispatchMode):
     """Notes what torch is asked for."""
 
-    def __init__(self, names: Mapping[int, str]) -> None:
+    def __init__(self, names: Mapping[int, str], inputs: tuple[Any, ...]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.names = names
+        self.made: Any = WeakIdKeyDictionary(dict.fromkeys(tensors_in(inputs)))
         self.seen: list[Operation] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -88,9 +93,12 @@ class _Watch(TorchDispatchMode):
                 tuple(self.names[id(tensor)] for tensor in held if id(tensor) in self.names),
                 tuple(tuple(tensor.shape) for tensor in held),
                 {name: value for name, value in named.items() if name not in WHERE and _plain(value)},
+                tuple(x.detach() for x in held if id(x) not in self.names and x not in self.made),
             )
         )
-        return func(*args, **given)
+        found = func(*args, **given)
+        self.made.update({leaf: None for leaf in tree_leaves(found) if isinstance(leaf, Tensor)})
+        return found
 
 
 def _plain(value: Any) -> bool:

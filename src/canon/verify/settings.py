@@ -7,11 +7,15 @@ from dataclasses import dataclass
 from math import isclose
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from canon.errors import CanonError
+from canon.graph import trace
+from canon.graph.inputs import fitting
 from canon.normal import house
+from canon.normal.curves import GRID, PRECISION
 from canon.verify.operations import IDLE, Operation, operations_of
 
 SAME: Final = 1e-6
@@ -31,15 +35,22 @@ class Setting:
     what: str
     owner: str
     suspect: str
+    whole: bool = False
+    """Whether it is made of whole numbers, which one function may be told in several ways."""
+
+    def to_dict(self) -> dict[str, str]:
+        """As evidence has it."""
+        return {"what": self.what, "owner": self.owner, "suspect": self.suspect}
 
 
 def other_settings(
-    suspect: nn.Module, owner: nn.Module, example: Tensor | tuple[Any, ...], but: Iterable[str] = ()
+    suspect: nn.Module, owner: nn.Module, example: Any, but: Iterable[str] = ()
 ) -> tuple[Setting, ...] | str:
     """The settings in which a suspect differs from the owner's program, or why they were not compared.
 
     Both are run, and what torch is asked for is held side by side. Where that is not the same sequence of operations,
-    they are brought into one normal form, which knows the same function in other words.
+    activations are compared by their values, and both are brought into one normal form, which knows the same function
+    in other words.
 
     Args:
         suspect: Aligned, or as it was brought into the owner's form.
@@ -48,13 +59,19 @@ def other_settings(
         but: Layers whose settings stand in their numbers.
     """
     try:
-        ours, theirs = ([o for o in operations_of(m, example) if o.name not in IDLE] for m in (suspect, owner))
-        if [one.name for one in ours] == [other.name for other in theirs]:
-            return _beside(ours, theirs, frozenset(but))
+        ours, theirs = (
+            [o for o in operations_of(m, fitting(example, m)) if o.name not in IDLE] for m in (suspect, owner)
+        )
+        alike = [one.name for one in ours] == [other.name for other in theirs]
+        found = _beside(ours, theirs, frozenset(but)) if alike else _curves(suspect, owner, example, frozenset(but))
+        if alike and not any(setting.whole for setting in found):
+            return found
         housed = house(suspect, owner, example)
     except (CanonError, ValueError, RuntimeError, TypeError, ArithmeticError, LookupError, AttributeError) as error:
         return str(error)
-    return () if housed.whole else next(iter((*housed.surplus, *housed.missing)), "other operations")
+    if housed.whole:  # axes counted from the other end, say
+        return tuple(setting for setting in found if not setting.whole)
+    return found or next((part for part in housed.surplus if part.startswith("op")), "other operations")
 
 
 def _beside(ours: Sequence[Operation], theirs: Sequence[Operation], but: frozenset[str]) -> tuple[Setting, ...]:
@@ -63,14 +80,45 @@ def _beside(ours: Sequence[Operation], theirs: Sequence[Operation], but: frozens
         layer = other.tensors[0].rpartition(".")[0] if other.tensors else ""
         if layer in but:
             continue
+        where = f"'{layer}'" if layer else other.name
         for name in {**other.settings, **one.settings}:
-            if one.shapes != other.shapes and name in SIZES:
-                continue
             mine, yours = one.settings.get(name), other.settings.get(name)
-            if not _same(mine, yours):
-                where = f"{name} of '{layer}'" if layer else f"{name} of {other.name}"
-                found.append(Setting(where, _told(yours), _told(mine)))
+            if not _same(mine, yours) and (one.shapes == other.shapes or name not in SIZES):
+                whole = all(type(leaf) is int for leaf in tree_leaves((mine, yours)))
+                found.append(Setting(f"{name} of {where}", _told(yours), _told(mine), whole))
+        if len(one.constants) != len(other.constants):
+            raise ValueError("tensors that one program holds as its own stand in the other's code")
+        for mine, yours in zip(one.constants, other.constants, strict=True):
+            if not (mine.is_meta or yours.is_meta or _close(mine, yours)):
+                found.append(Setting(f"a constant of {where}", _size(yours), _size(mine)))
     return tuple(dict.fromkeys(found))
+
+
+def _curves(suspect: nn.Module, owner: nn.Module, example: Any, but: frozenset[str]) -> tuple[Setting, ...]:
+    """Norms' epsilons and activations' values, space by space."""
+    ours, theirs = (
+        [stage for space in trace(m, fitting(example, m)).spaces for stage in space.stages] for m in (suspect, owner)
+    )
+    found = []
+    for one, other in zip(ours, theirs, strict=True):
+        layer = next(iter(other.params.values()), "").rpartition(".")[0]
+        if layer not in but and not _equal(one.eps, other.eps):
+            found.append(Setting(f"eps of '{layer}'", _told(other.eps), _told(one.eps)))
+        if one.function is None or other.function is None or one.function is other.function:
+            continue
+        mine, yours = one.function(GRID), other.function(GRID)
+        if not bool(((mine - yours).abs() <= PRECISION * (1 + GRID.abs())).all()):
+            found.append(Setting("an activation", f"'{other.node}'", f"'{one.node}', of other values"))
+    return tuple(dict.fromkeys(found))
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    same = one.shape == other.shape
+    return same and torch.allclose(one.double(), other.double(), rtol=SAME, atol=0.0, equal_nan=True)
+
+
+def _size(constant: Tensor) -> str:
+    return f"{tuple(constant.shape)} of norm {float(constant.double().norm()):.6g}"
 
 
 def _same(one: Any, other: Any) -> bool:
