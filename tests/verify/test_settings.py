@@ -87,7 +87,7 @@ def test_other_settings_are_named_and_are_not_equal(
 
 def clamped(owner: nn.Module) -> nn.Module:
     """The same with ReLU as a clamp."""
-    suspect: Any = copy.deepcopy(owner)
+    suspect = copy.deepcopy(owner)
     suspect.act3 = Clamped().eval()
     return suspect
 
