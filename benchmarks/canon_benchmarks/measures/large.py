@@ -177,6 +177,7 @@ def measure_large(case: Large, setup: Setup, sheet: Sheet) -> None:
     _remove(place / _made(case.command))
     given = [place / name for name in ("owner", "suspect") if name in COMMANDS[case.command]]
     found = run(_in(place, case.command), [path for path in given if path.name != _made(case.command)])
+    found["said"] = found["said"].replace(f"{place}/", "")  # a record names files, not where they lay
     shards = find_shards(place / "suspect", Limits())
     sheet.note(
         bytes=sum(entry.size for _, entry in shards.entries.values()), files=len(shards.files),

@@ -174,7 +174,7 @@ def _located(
             extracted, agreed, refitted = again, better, names
             if owner.traced is not None:
                 # Where columns were missing, rows were measured without them, and their scales by that much off.
-                whole = Layout(owner.architecture, owner.portrait.steps, seed=owner.portrait.seed, settled=False)
+                whole = Layout(owner.architecture, owner.portrait.steps, seed=owner.portrait.seed, settled=None)
                 extracted, _ = compare_exactly(extracted, whole, found, numbers=NUMBERS)
     heads = other_heads(owner.architecture, extracted)
     if owner.traced is not None:

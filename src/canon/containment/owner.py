@@ -68,7 +68,7 @@ class Owner:
         traced = Traced.of(reference, example)
         traced.check_finite(but_layers=True)
         seed = _seed(traced.tensors)
-        layout = survey(traced, numbers=NUMBERS, seed=seed, settled=False)
+        layout = survey(traced, numbers=NUMBERS, seed=seed, settled=None)
         norms = norms_behind_layers(reference, traced.graph)
         portrait = Portrait(with_luck(layout.steps, traced, NUMBERS), NUMBERS, seed)
         return Owner(layout.architecture, portrait, norms, skeleton_of(traced.graph), traced)

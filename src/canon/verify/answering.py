@@ -43,8 +43,8 @@ Document = Mapping[str, Any]
 
 
 def quoted(text: object) -> str:
-    """Words of the run, in quotation marks that they cannot end."""
-    return f"“{str(text).translate({ord('“'): '‘', ord('”'): '’'})}”"
+    """Words of the run, in quotation marks that they cannot end; the full stop is the sentence's that they stand in."""
+    return f"“{str(text).removesuffix('.').translate({ord('“'): '‘', ord('”'): '’'})}”"
 
 
 def unusual_options(options: Document) -> tuple[str, ...]:

@@ -301,7 +301,7 @@ class _Parser:
             if used != self.tensors[name].numel():
                 raise ValueError(f"{self.tensors[name].numel() - used} numbers too many in '{name}'")
         seed = _integer(header.get("seed", 0), 0, 1 << 62)
-        settled = header.get("settled", False) is True  # older keys describe offsets where they stood
+        settled = header.get("settled") is True or None  # older keys describe offsets where they stood
         layout = Layout(Architecture(shapes, str(header["wiring"])), steps, numbers, seed, settled)
         norms = tuple(_norm(entry, shapes) for entry in header["norms"]) if "norms" in header else None
         registered = Registered.parse(header["registered"], self.tensors) if "registered" in header else None

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -70,8 +70,9 @@ class Layout:
     seed: int = 0
     """What rows and features are projected with."""
 
-    settled: bool = True
-    """Whether offsets stood in the layers that alone read them when channels were described."""
+    settled: Literal[True] | None = True
+    """Whether offsets stood in the layers that alone read them when channels were described; None, which no claim to a
+    key counts as something that it holds: they stood where they were, as in older keys."""
 
     def tensors(self, traced: Traced) -> Mapping[str, Tensor]:
         """A model's tensors as they are to be described."""
@@ -83,7 +84,7 @@ def layout_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> Layout:
     return survey(Traced.of(model, example))
 
 
-def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0, settled: bool = True) -> Layout:
+def survey(traced: Traced, *, numbers: int = SKETCH, seed: int = 0, settled: Literal[True] | None = True) -> Layout:
     """The layout of a model that is traced already.
 
     Args:
