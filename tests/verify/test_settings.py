@@ -134,6 +134,7 @@ def test_what_a_key_does_not_hold_is_named_as_not_compared() -> None:
     found = canon.judge(owner, example, layout_key=canon.register(owner, example))
     assert found.answers.network.answer == "equal"
     assert "settings of operations were not compared" in found.answers.network.reason
+    assert "settings of operations, which were not compared" in render(found.evidence)
 
 
 class Constant(nn.Module):

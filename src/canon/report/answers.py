@@ -105,6 +105,8 @@ def _equal(document: Document) -> Told:
     uncovered = "numbers that the forward pass does not use"
     if precision["compared"] != "float32":
         uncovered += f", and digits finer than {precision['compared']} has"
+    if document["settings"] is not None and document["settings"]["problem"] is not None:
+        uncovered += ", and settings of operations, which were not compared"
     return says, facts, uncovered
 
 
