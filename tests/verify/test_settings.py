@@ -15,10 +15,12 @@ from torch.nn import functional
 import canon
 from canon.api import read_evidence
 from canon.api.checking import check_evidence
-from canon.errors import VerificationError
+from canon.errors import TraceError, VerificationError
+from canon.graph.tensors import meta_clone
 from canon.report import render
 from canon.rewrite import fold_norms
 from canon.verify.digest import document_digest
+from canon.verify.operations import operations_of
 from tests.preservation import randomize
 
 EXAMPLE = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -135,6 +137,26 @@ def test_what_a_key_does_not_hold_is_named_as_not_compared() -> None:
     assert found.answers.network.answer == "equal"
     assert "settings of operations were not compared" in found.answers.network.reason
     assert "settings of operations, which were not compared" in render(found.evidence)
+
+
+class Counting(nn.Module):
+    """A network that looks at a number of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As many rows as the first weight says."""
+        result: Tensor = self.layer(x) * int(self.layer.weight[0, 0] * 10)
+        return result
+
+
+def test_a_program_without_numbers_is_never_run_for_real() -> None:
+    owner, given = Counting().eval(), torch.randn(2, 4)
+    assert operations_of(owner, given)
+    with pytest.raises(TraceError, match="without numbers"):
+        operations_of(meta_clone(owner), given)
 
 
 class Constant(nn.Module):

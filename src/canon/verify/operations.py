@@ -51,7 +51,9 @@ def operations_of(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[
     try:
         with traced_alike():
             return _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
-    except Exception:  # the model's own code may raise anything
+    except Exception as error:  # the model's own code may raise anything
+        if any(tensor.is_meta for tensor in tensor_names(model)[0].values()):  # a key's program is a stranger's data
+            raise TraceError(f"the program does not run without numbers: {reason_of(error)}") from error
         return _run_for_real(model, inputs)
 
 
