@@ -58,6 +58,20 @@ def program_holds(document: Document) -> None:
         _must(all(isinstance(item, str) for item in program[name]), f"the program's '{name}' are no words")
 
 
+def settings_holds(document: Document) -> None:
+    """Settings are held against the owner's where all of its network is said to be there."""
+    settings, located = document["settings"], document["containment"]
+    if settings is not None:
+        _must(document["structure"] is None, "the networks cannot be compared, yet settings were")
+        told = settings["problem"] is None or not settings["different"]
+        _must(told, "settings differ, yet they were not compared")
+        same = [item["what"] for item in settings["different"] if item["owner"] == item["suspect"]]
+        _must(not same, "a setting differs from one of the same value")
+        return
+    whole = document["structure"] is None and (located is None or located["answer"] == "contained")
+    _must(not whole, "the owner's network is there, yet nothing says with which settings")
+
+
 def function_holds(document: Document) -> None:
     """A difference is a number, or there is a reason why there is none."""
     found = [*document["function"]["comparisons"], *document["function"]["recovered"]]
