@@ -222,3 +222,26 @@ def test_a_bias_before_a_norm_is_the_norms_mean() -> None:
     assert found.model.get_submodule("0").bias is None
     judged = canon.judge(suspect, torch.randn(2, 3, 8, 8), reference=reference)
     assert judged.answers.network.answer == "equal", judged.answers.network.reason
+
+
+class Named(nn.Module):
+    """Outputs under names that do not stand in the order of the alphabet."""
+
+    def __init__(self, network: nn.Module, *, longer: bool = False) -> None:
+        super().__init__()
+        self.network, self.longer = network, longer
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        """Scores, and the two largest of them."""
+        scores: Tensor = self.network(x)
+        scores = scores.neg().neg() if self.longer else scores
+        return {"scores": scores, "best": scores[:, :2]}
+
+
+@pytest.mark.parametrize("by_key", [False, True])
+def test_named_outputs_of_another_program_are_compared_with_their_own(by_key: bool) -> None:
+    mine, given = Named(owner()).eval(), example()
+    anchor: dict[str, Any] = {"layout_key": canon.register(mine, given)} if by_key else {"reference": mine}
+    found = canon.judge(Named(owner(), longer=True).eval(), given, **anchor)
+    assert found.evidence["program"] is not None
+    assert found.answers.function.answer == "agree", found.answers.function.reason

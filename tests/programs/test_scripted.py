@@ -53,3 +53,42 @@ class Asks(nn.Module):
 def test_a_flow_that_depends_on_numbers_is_refused() -> None:
     with pytest.raises(TraceError, match="depends on what it is given"):
         plain(torch.jit.script(Asks().eval()))
+
+
+class Checks(nn.Module):
+    """Says what is wrong with an input in words that are made while it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(12, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits."""
+        torch._assert(x.shape[3] == 12, f"wide {x.shape[3]}")
+        result: Tensor = self.layer(x)
+        return result
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_words_of_an_error_are_no_part_of_the_program() -> None:
+    model = Checks().double().eval()
+    assert torch.equal(plain(torch.jit.script(model))(EXAMPLE), model(EXAMPLE))
+
+
+class Attends(nn.Module):
+    """What torch's own attention asks about its surroundings has no counterpart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heads = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Attention of a sequence to itself."""
+        result: Tensor = self.heads(x, x, x)[0]
+        return result
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_refusal_names_what_is_in_the_way() -> None:
+    with pytest.raises(TraceError, match=r"it calls '\w+', which is no function"):
+        plain(torch.jit.script(Attends().eval()))

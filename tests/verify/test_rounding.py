@@ -53,8 +53,21 @@ def test_where_rounding_moves_outputs_more_than_probes_do_nothing_is_decided() -
     assert found.verdict.kind != "refuted"
 
 
+def test_where_single_precision_moves_outputs_its_rounding_is_measured_too() -> None:
+    owner = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 5)).eval()
+    first, second = owner.get_parameter("0.bias"), owner.get_parameter("2.weight")
+    with torch.no_grad():
+        first.fill_(1e5)
+        second.sub_(second.mean(1, keepdim=True))
+    x = torch.randn(4, 8)
+    found = canon.judge(canon.attack(owner, x, "mix-opseq", ratio=0.2, seed=1).model, x, reference=owner)
+    assert found.answers.function.answer == "agree", found.answers.function
+    assert "rounding to float32" in found.answers.function.reason
+    check_evidence(found.evidence)
+
+
 def test_rounding_cannot_be_written_into_evidence_of_exact_models() -> None:
-    found = canon.judge(tiny(1, 24), example(), reference=tiny(0, 24))
+    found = canon.judge(tiny(0, 24), example(), reference=tiny(0, 24))
     document = copy.deepcopy(dict(found.evidence))
     document["function"] = {**document["function"], "rounding": 1e-3}
     document.pop("digest")

@@ -19,6 +19,7 @@ from canon.api.recounting import (
     priority_holds,
     program_holds,
     recovery_holds,
+    settings_holds,
     structure_holds,
 )
 from canon.errors import CanonError, VerificationError
@@ -290,6 +291,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "equality follows from coverage, residuals and alignment": _equality,
     "the certificate follows from its layers": _certificate,
     "the alignment follows from its spaces": _alignment,
+    "settings were compared where the owner's network is there": settings_holds,
     "differences of outputs are numbers, or there is a reason": function_holds,
     "what was located follows from its layers and spaces": containment_holds,
     "what was recovered follows from its spaces": recovery_holds,

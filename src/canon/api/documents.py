@@ -14,6 +14,7 @@ from canon.graph.experts import channel_tensors
 from canon.graph.widening import cast
 from canon.recovery import RecoveryResult
 from canon.verify import Architecture
+from canon.verify.answering import AGREE
 from canon.verify.digest import model_digest
 from canon.verify.evidence import Document, environment
 from canon.verify.function import Comparison, Inputs, compare_models, moved_by_rounding
@@ -155,9 +156,10 @@ def function_of(compared: Compared, owner: Owner, calls: Mapping[str, Sequence[I
     else:
         assert owner.key is not None, "one of them is given"
         found = owner.key.compare_function(compared.running or compared.suspect)
-    epsilon, rounding = compared.precision.epsilon, 0.0 if compared.precision.epsilon <= SINGLE else None
-    if rounding is None:
-        rounding = moved_by_rounding(compared.running or compared.suspect, calls["random"], epsilon)
+    rounding: float | None = 0.0
+    if compared.precision.epsilon > SINGLE or any((item.difference or 0) > AGREE for item in found):
+        running = compared.running or compared.suspect
+        rounding = moved_by_rounding(running, calls["random"], compared.precision.epsilon)
     recovered: tuple[Comparison, ...] = ()
     if compared.result is not None:
         recovered = compare_models(compared.recovered, compared.suspect, {"random": calls["random"]})

@@ -23,6 +23,7 @@ from canon.api.containing import (
 from canon.api.documents import equality_of, function_of, network_of, recovery_of
 from canon.api.files import Files
 from canon.api.marks import read_mark
+from canon.api.settings import settings_of
 from canon.errors import CanonError, ExampleError, UnsupportedModelError, VerificationError
 from canon.graph import Example as Given
 from canon.graph import arguments, trace
@@ -219,6 +220,7 @@ def judge(
         "alignment": None if compared.alignment is None else alignment_figures(compared.alignment),
         "certificate": None if compared.certificate is None else certificate_figures(compared.certificate),
         "containment": _containment(compared, owner, calls),
+        "settings": settings_of(compared, owner),
         "function": function,
         "watermark": watermark,
         "priority": asdict(_priority(claim, owner, compared, mine, files.named)),

@@ -13,7 +13,7 @@ from canon.api.containing import FIXED_ALIKE
 from canon.containment.answer import AGREED, CLOSE, DERIVED, SAME_UPDATE, STRANGER
 from canon.errors import VerificationError
 from canon.normal.housing import SAME_OUTPUTS
-from canon.verify.answering import agreeing
+from canon.verify.answering import AGREE, agreeing
 from canon.verify.precision import ROUNDINGS, SINGLE
 
 Document = Mapping[str, Any]
@@ -58,6 +58,20 @@ def program_holds(document: Document) -> None:
         _must(all(isinstance(item, str) for item in program[name]), f"the program's '{name}' are no words")
 
 
+def settings_holds(document: Document) -> None:
+    """Settings are held against the owner's where all of its network is said to be there."""
+    settings, located = document["settings"], document["containment"]
+    if settings is not None:
+        _must(document["structure"] is None, "the networks cannot be compared, yet settings were")
+        told = settings["problem"] is None or not settings["different"]
+        _must(told, "settings differ, yet they were not compared")
+        same = [item["what"] for item in settings["different"] if item["owner"] == item["suspect"]]
+        _must(not same, "a setting differs from one of the same value")
+        return
+    whole = document["structure"] is None and (located is None or located["answer"] == "contained")
+    _must(not whole, "the owner's network is there, yet nothing says with which settings")
+
+
 def function_holds(document: Document) -> None:
     """A difference is a number, or there is a reason why there is none."""
     found = [*document["function"]["comparisons"], *document["function"]["recovered"]]
@@ -69,8 +83,9 @@ def function_holds(document: Document) -> None:
     _must(len(set(sources)) == len(sources), "outputs were compared twice on the same probes")
     drawn = "random" in sources or document["function"]["against"] != "the reference"
     _must(drawn, "outputs were compared on no random probes, which are always drawn")
-    exact = document["precision"]["epsilon"] <= SINGLE
-    _must(not (exact and rounding), "outputs are moved by rounding, yet both models are exact")
+    apart = any((item["difference"] or 0) > AGREE for item in document["function"]["comparisons"])
+    asked = document["precision"]["epsilon"] > SINGLE or apart
+    _must(asked or not rounding, "outputs are moved by rounding, yet both models are exact and agree")
     for item in [*found, *(located["function"] if located is not None else ())]:
         difference, same, problem = item["difference"], item["same_decision"], item["problem"]
         told = problem is None or isinstance(problem, str)

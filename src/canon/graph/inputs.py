@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import torch
@@ -51,6 +51,15 @@ def map_tensors(change: Callable[[Tensor], Any], value: Any) -> Any:
     if isinstance(value, list) or type(value) is tuple:
         return type(value)(map_tensors(change, item) for item in value)
     return {name: map_tensors(change, item) for name, item in value.items()} if type(value) is dict else value
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors of an input or output, in the order in which they stand."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(item)
 
 
 def fitting(example: Any, model: nn.Module) -> Any:
@@ -139,4 +148,4 @@ class _Lookups(TorchDispatchMode):
             self.rows[index] = min(int(table.shape[0]), self.rows.get(index, 1 << 62))
 
 
-__all__ = ["Example", "arguments", "fitting", "id_ranges", "map_tensors"]
+__all__ = ["Example", "arguments", "fitting", "id_ranges", "map_tensors", "tensors_in"]

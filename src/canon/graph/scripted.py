@@ -60,14 +60,20 @@ def program_of_script(module: torch.jit.ScriptModule) -> fx.GraphModule:
     Raises:
         TraceError: Its flow depends on what it is given, or it uses what has no counterpart in a program of torch.fx.
     """
+    reader = _Reader(module)
     try:
-        return _Reader(module).read()
+        return reader.read()
     except (TypeError, ValueError, RuntimeError, KeyError, IndexError, AttributeError) as error:
+        why = error if isinstance(error, _Unread) else f"it uses '{reader.kind}' in a way that cannot be followed"
         raise TraceError(
-            f"the TorchScript module cannot be read as a program: {error}",
+            f"the TorchScript module cannot be read as a program: {why}",
             hint="Pass the module that it was made from, or what torch.jit.trace makes of it. Of a file, "
             "canon.load(path, architecture) reads the weights",
         ) from error
+
+
+class _Unread(ValueError):
+    """What has no counterpart in a program of torch.fx, in words."""
 
 
 class _Reader:
@@ -79,6 +85,8 @@ class _Reader:
             self.names.setdefault(tensor.data_ptr() if tensor.numel() else id(tensor), name)
         self.held: dict[str, fx.Node] = {}
         self.values: dict[str, Any] = {}
+        self.kind = "forward"
+        """What is being read: a node's kind."""
         self.sizes = set[fx.Node]()
         """Values of the program that are numbers."""
 
@@ -113,7 +121,7 @@ class _Reader:
 
     def node(self, node: Any, given: list[Any]) -> Any:
         """What a node gives; several values where it has several outputs."""
-        kind = node.kind()
+        kind = self.kind = node.kind()
         if kind == "prim::Constant":
             function = node.output().type().kind() == "FunctionType"
             return self.known(node.s("name")) if function else node.output().toIValue()
@@ -123,6 +131,8 @@ class _Reader:
             return self.called(self.method(given[0], node.s("name")), given)
         if kind == "prim::CallFunction":
             return self.call(given[0], given[1:], {})
+        if kind == "aten::format":
+            return given[0]  # what an error would say
         if kind == "prim::GetAttr":
             return getattr(given[0], node.s("name"))
         if kind in ("prim::ListConstruct", "prim::TupleConstruct"):
@@ -148,13 +158,13 @@ class _Reader:
         if kind in ("prim::device", "prim::dtype"):
             return self.graph.call_function(getattr, (given[0], kind.removeprefix("prim::")))
         if not kind.startswith("aten::"):
-            raise ValueError(f"it uses '{kind}'")
+            raise _Unread(f"it uses '{kind}'")
         return self.operation(node, given)
 
     def known(self, name: str) -> Any:
         """One of torch's own functions, which scripts call by name."""
         if not hasattr(functional, name):
-            raise ValueError(f"it calls '{name}', which is no function of torch.nn.functional")
+            raise _Unread(f"it calls '{name}', which is no function of torch.nn.functional")
         return getattr(functional, name)
 
     def operation(self, node: Any, given: list[Any]) -> Any:
@@ -211,7 +221,7 @@ class _Reader:
         if isinstance(condition, fx.Node):  # a check of what it is given, which raises where it does not hold
             open_ones = [block for block in blocks if all(n.kind() != "prim::RaiseException" for n in block.nodes())]
             if len(open_ones) != 1:
-                raise ValueError("where it goes on depends on what it is given")
+                raise _Unread("where it goes on depends on what it is given")
             (block,) = open_ones
         else:
             block = blocks[0 if condition else 1]
@@ -225,14 +235,14 @@ class _Reader:
         turn, values = 0, list(carried)
         while not _asked([most, goes_on]) and goes_on and turn < most:
             if turn == MOST_TURNS:
-                raise ValueError("a loop goes on for too long")
+                raise _Unread("a loop goes on for too long")
             self.values[counter.debugName()] = turn
             self.values.update({value.debugName(): held for value, held in zip(inside, values, strict=True)})
             self.block(block)
             goes_on, *values = (self.values[value.debugName()] for value in block.outputs())
             turn += 1
         if _asked([most, goes_on]):
-            raise ValueError("how often it does something depends on what it is given")
+            raise _Unread("how often it does something depends on what it is given")
         return values[0] if len(values) == 1 else values
 
 

@@ -200,7 +200,9 @@ class _Reader:
             raise FileFormatError(
                 f"the file is {checkpoint.program}: its code is not run, and its weights do not say what to compute",
                 where=self.where,
-                hint="Name the architecture with --arch to read the weights, or export the model with torch.export",
+                hint="Name the architecture with --arch to read the weights. Without it: export the model as ONNX or "
+                "with torch.export, or, if you trust the file, load it in Python (torch.jit.load) and pass the module "
+                "to canon.judge",
             )
         if name is None:
             raise FileFormatError(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from canon.graph import probes, trace
-from canon.graph.inputs import fitting, map_tensors
+from canon.graph.inputs import fitting, map_tensors, tensors_in
 from canon.graph.tensors import clone_with, tensor_names
 from canon.normal.building import Builder
 from canon.normal.chains import Written, fit
@@ -283,7 +283,7 @@ def _gap(one: nn.Module, two: nn.Module, example: Any, outputs: tuple[int | None
         with torch.no_grad():
             for call in map_tensors(lambda x: x * scale if x.is_floating_point() else x, probes(example, SAMPLES)):
                 # `forward` itself: called as modules, programs of torch.fx print what goes wrong in them.
-                ours, theirs = _leaves(one.forward(*call)), _leaves(two.forward(*fitting(call, two)))
+                ours, theirs = (list(tensors_in(m.forward(*fitting(call, m)))) for m in (one, two))
                 for place, result in zip(outputs, theirs, strict=True):
                     other = ours[place] if place is not None else result
                     worst = max(worst, float((other - result).abs().max()))
@@ -307,11 +307,3 @@ def _double(model: nn.Module) -> nn.Module:
 def _double_example(example: Any) -> Any:
     given = example if isinstance(example, tuple) else (example,)
     return tuple(x.double() if isinstance(x, Tensor) and x.is_floating_point() else x for x in given)
-
-
-def _leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, Mapping):
-        value = [value[key] for key in sorted(value, key=str)]
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list | tuple) else []

@@ -217,8 +217,9 @@ class _Lowering:
                 raise NotNormal("the program reads something that is no tensor", where=str(node.target))
             return Node("tensor", value=value, name=str(node.target), shape=tuple(value.shape))
         if node.op == "output":
-            label, inputs = self.template(node.args[0])
-            return Node("output", inputs, label)
+            given: list[Node] = []
+            fx.map_arg(node.args[0], lambda n: given.append(self.values[n]))
+            return Node("output", given, self.template(node.args[0])[0])
         if node.op == "call_module":
             return self.layer(node, self.model.get_submodule(str(node.target)))
         return self.function(node)

@@ -80,7 +80,9 @@ def _network(document: Document) -> Told:
         "equal": _equal, "contained": _contained, "derived": _derived, "unrelated": _unrelated,
         "not decided": _not_decided,
     }  # fmt: skip
-    return tellers[document["answers"]["network"]["answer"]](document)
+    answer = document["answers"]["network"]["answer"]
+    weakened = answer in ("contained", "derived") and document["containment"] is None
+    return _weakened(document) if weakened else tellers[answer](document)
 
 
 FORMS: Final = {
@@ -103,7 +105,15 @@ def _equal(document: Document) -> Told:
     uncovered = "numbers that the forward pass does not use"
     if precision["compared"] != "float32":
         uncovered += f", and digits finer than {precision['compared']} has"
+    if document["settings"] is not None and document["settings"]["problem"] is not None:
+        uncovered += ", and settings of operations, which were not compared"
     return says, facts, uncovered
+
+
+def _weakened(document: Document) -> Told:
+    """All numbers are the owner's; what they are computed with, or stands beside them, is not."""
+    _, facts, uncovered = _equal(document)
+    return document["answers"]["network"]["reason"], facts, uncovered
 
 
 def _located(document: Document) -> list[Fact]:

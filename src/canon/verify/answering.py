@@ -111,6 +111,8 @@ def _network(document: Document, function: Function) -> Network:
     found = _found_network(document, function)
     if document["program"] is not None:
         found = _in_another_program(found, document["program"])
+    if document["settings"] is not None:
+        found = _with_settings(found, document["settings"])
     if found.answer == "unrelated" and function.answer == "agree":
         reason = f"{found.reason}; but it computes the same, which strangers do not"
         return replace(found, answer="not decided", reason=reason)
@@ -138,6 +140,21 @@ def _in_another_program(found: Network, program: Document) -> Network:
             notes=notes,
         )
     return replace(found, notes=notes)
+
+
+def _with_settings(found: Network, settings: Document) -> Network:
+    """What may be said of a network whose operations have other settings than the owner's, or unknown ones."""
+    if found.answer not in ("equal", "contained", "derived"):
+        return found
+    if settings["problem"] is not None:
+        reason = f"{found.reason}; settings of operations were not compared: {quoted(settings['problem'])}"
+        return replace(found, reason=reason)
+    if not settings["different"]:
+        return found
+    first, more = settings["different"][0], len(settings["different"]) - 1
+    said = f"{quoted(first['what'])} is {quoted(first['suspect'])} where the owner's is {quoted(first['owner'])}"
+    said += f", and {more} more settings differ" if more else ""
+    return replace(found, answer="derived", reason=f"{found.reason}; but {said}")
 
 
 def _found_network(document: Document, function: Function) -> Network:

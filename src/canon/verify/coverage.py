@@ -6,16 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from canon.errors import TraceError, reason_of
 from canon.graph.experts import named_apart
-from canon.graph.inputs import map_tensors
-from canon.graph.recorded import traced_alike
-from canon.graph.tensors import meta_clone, tensor_names
+from canon.verify.operations import operations_of
 
 
 @dataclass(frozen=True)
@@ -62,46 +56,10 @@ NOTHING: Final = Coverage(0)
 def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[str, ...]:
     """The parameters and buffers that the forward pass uses, by first name, in the order of their first use.
 
-    The model is run on a device that holds no numbers; where it looks at numbers, it is run as it is. Whatever an
-    operation is given counts as used.
+    Whatever an operation is given counts as used.
 
     >>> used_tensors(nn.BatchNorm1d(4).eval(), torch.zeros(2, 4))
     ('weight', 'bias', 'running_mean', 'running_var')
     """
-    inputs = example if isinstance(example, tuple) else (example,)
-    try:
-        with traced_alike():
-            found = _run(meta_clone(model), tuple(map_tensors(lambda x: x.to("meta"), x) for x in inputs))
-    except Exception:  # the model's own code may raise anything
-        found = _run_for_real(model, inputs)
+    found = dict.fromkeys(name for operation in operations_of(model, example) for name in operation.tensors)
     return named_apart(found, model)
-
-
-def _run_for_real(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[str, ...]:
-    try:
-        return _run(model, inputs)
-    except Exception as error:  # the model's own code may raise anything
-        raise TraceError(f"the model does not run on its example: {reason_of(error)}") from error
-
-
-def _run(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[str, ...]:
-    tensors, _ = tensor_names(model)
-    watch = _Watch({id(tensor): name for name, tensor in tensors.items()})
-    with torch.no_grad(), watch:
-        model(*inputs)
-    return tuple(watch.seen)
-
-
-class _Watch(TorchDispatchMode):
-    """Notes which of some tensors operations are given."""
-
-    def __init__(self, names: Mapping[int, str]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names = names
-        self.seen: dict[str, None] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for leaf in tree_leaves((args, kwargs or {})):
-            if isinstance(leaf, Tensor) and id(leaf) in self.names:
-                self.seen[self.names[id(leaf)]] = None
-        return func(*args, **(kwargs or {}))

@@ -7,7 +7,7 @@ itself: beside a loud one, a quiet one could be anything.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from canon.errors import VerificationError
 from canon.graph import probes
-from canon.graph.inputs import map_tensors
+from canon.graph.inputs import map_tensors, tensors_in
 from canon.graph.mapped import is_mapped
 from canon.graph.tensors import tensor_names
 from canon.graph.widening import cast, is_large, layer_by_layer, runner
@@ -136,7 +136,7 @@ _kept: WeakKeyDictionary[nn.Module, dict[str, Outputs]] = WeakKeyDictionary()
 
 def _digest(calls: Sequence[Inputs]) -> str:
     found = hashlib.sha256()
-    for part in _tensors(calls):
+    for part in tensors_in(calls):
         whole = part.detach().cpu().contiguous()
         found.update(f"{whole.dtype} {tuple(whole.shape)} ".encode())
         found.update(whole.flatten().view(torch.uint8).numpy().data if whole.numel() else b"")
@@ -251,21 +251,10 @@ def _moved(call: Inputs, device: torch.device) -> Inputs:
 def _side_by_side(result: Any, call: Inputs) -> Outputs:
     """All float tensors of an output, or all others where there is none; one row for every probe of the call."""
     batch = next((len(x) for x in call if isinstance(x, Tensor) and x.ndim), 1)
-    every = [torch.view_as_real(part) if part.is_complex() else part for part in _tensors(result)]
+    every = [torch.view_as_real(part) if part.is_complex() else part for part in tensors_in(result)]
     parts = [part.double().cpu() for part in every if part.is_floating_point()] or [x.double().cpu() for x in every]
     if not any(part.numel() for part in parts):
         raise ValueError("the model has no output")
     rows = batch if all(part.ndim and len(part) == batch for part in parts) else 1
     flat = [part.reshape(rows, -1) if part.numel() else part.new_zeros(rows, 0) for part in parts]
     return Outputs(torch.cat(flat, dim=1), tuple(part.shape[1] for part in flat))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)

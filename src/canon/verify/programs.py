@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Set
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from canon.errors import CanonError
+from canon.graph.inputs import tensors_in
 from canon.normal import Housed, Outline, house
 from canon.verify.architecture import Architecture
 
@@ -57,17 +57,9 @@ class Picked(nn.Module):
 
     def forward(self, *args: Any) -> Any:
         """The chosen outputs."""
-        found = _leaves(self.model(*args))
+        found = list(tensors_in(self.model(*args)))
         chosen = [found[place] for place in self.outputs]
         return chosen[0] if len(chosen) == 1 else tuple(chosen)
-
-
-def _leaves(value: Any) -> list[Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = [value[key] for key in sorted(value, key=str)]
-    return [leaf for item in value for leaf in _leaves(item)] if isinstance(value, list | tuple) else []
 
 
 def as_given(suspect: nn.Module, housed: Housed) -> nn.Module:
