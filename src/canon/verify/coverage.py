@@ -58,6 +58,7 @@ def used_tensors(model: nn.Module, example: Tensor | tuple[Any, ...]) -> tuple[s
 
     Whatever an operation is given counts as used.
 
+    >>> import torch
     >>> used_tensors(nn.BatchNorm1d(4).eval(), torch.zeros(2, 4))
     ('weight', 'bias', 'running_mean', 'running_var')
     """
