@@ -221,7 +221,7 @@ def _tell(talker: Talker, found: Judgement) -> None:
     if mark is not None:
         talker.note(f"   The key reads {mark.matched} of {mark.total} bits. By luck: p = {mark.p_value:.1e}.")
     if found.answers.priority.claims:
-        talker.note(f"   {_sentence(found.answers.priority.reason)}.")
+        talker.note(f"   {_sentence(found.evidence['priority']['reason'])}.")
     talker.note(f"   Verdict: {found.evidence['verdict']['kind']}.")
 
 
