@@ -50,21 +50,26 @@ class Attention(nn.MultiheadAttention):
         is_causal: bool = False,
     ) -> Any:
         """The operations in their order."""
+        q, k, v = self._projected(query, key, value)
+        others = [x for x in (key_padding_mask, attn_mask, self.bias_k, self.bias_v) if x is not None]
+        mixed, weights = self._attended(q, k, v, others, need_weights, average_attn_weights)
+        return attention_width(functional.linear(mixed, self.out_proj.weight, self.out_proj.bias)), weights
+
+    def _projected(self, query: Any, key: Any, value: Any) -> Any:
         alone = query is key and key is value
         query = attention_width(query)
-        key, value = (query, query) if alone else (attention_width(key), attention_width(value))
         if self._qkv_same_embed_dim and alone:
-            packed = functional.linear(query, self.in_proj_weight, self.in_proj_bias)
-            q, k, v = packed.chunk(3, -1)
-        else:
-            biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-            apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-            weights = self.in_proj_weight.chunk(3) if self._qkv_same_embed_dim else apart
-            q, k, v = (functional.linear(x, weights[i], biases[i]) for i, x in enumerate((query, key, value)))
-        more = [x for x in (key_padding_mask, attn_mask, self.bias_k, self.bias_v) if x is not None]
-        mixed = attention(q, k, v, self.embed_dim, *more)
-        result = functional.linear(mixed, self.out_proj.weight, self.out_proj.bias)
-        return attention_width(result), attention_weights(q, k, self.batch_first) if need_weights else None
+            return functional.linear(query, self.in_proj_weight, self.in_proj_bias).chunk(3, -1)
+        given = (query,) * 3 if alone else (query, attention_width(key), attention_width(value))
+        biases = (None, None, None) if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        apart = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        weights = self.in_proj_weight.chunk(3) if self._qkv_same_embed_dim else apart
+        return tuple(functional.linear(x, weights[i], biases[i]) for i, x in enumerate(given))
+
+    def _attended(self, q: Any, k: Any, v: Any, others: list[Any], need_weights: bool, average: bool) -> Any:
+        """What is looked at, and by whom."""
+        mixed = attention(q, k, v, self.embed_dim, *others)
+        return mixed, attention_weights(q, k, self.batch_first) if need_weights else None
 
 
 class EncoderLayer(nn.TransformerEncoderLayer):
