@@ -113,18 +113,29 @@ def test_blocks_of_unknown_size_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [8, 16])
-def test_blocks_are_found_by_the_weights(block: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("norms", [0, 30])
+def test_blocks_are_found_by_the_weights(norms: int, block: int, tmp_path: Path) -> None:
+    """Norms that stand alone, as a DenseNet has them, are stored alike in blocks of any size, and tell nothing."""
     plain = torch.from_numpy(numbers(32, 32, 3, 3) * np.exp(numbers(32, 1, 1, 1, seed=1)))
     apart = plain.reshape(32 // block, block, 32 // block, block, 3, 3).permute(0, 2, 4, 5, 3, 1)
     stored = apart.reshape(plain.shape).contiguous()
     assert torch.equal(unblocked(stored, 1, block), plain)
     nodes = [
         helper.make_node("ReorderInput", ["x"], ["a"], domain=f"{MICROSOFT}.nchwc"),
-        helper.make_node("Conv", ["a", "w"], ["b"], domain=f"{MICROSOFT}.nchwc", pads=[1] * 4),
+        *(
+            helper.make_node(
+                "Conv", [f"a{i}" if i else "a", "scale"], [f"a{i + 1}"], domain=f"{MICROSOFT}.nchwc", group=32
+            )
+            for i in range(norms)
+        ),
+        helper.make_node(
+            "Conv", [f"a{norms}" if norms else "a", "w"], ["b"], domain=f"{MICROSOFT}.nchwc", pads=[1] * 4
+        ),
         helper.make_node("ReorderOutput", ["b"], ["y"], domain=f"{MICROSOFT}.nchwc", channels=32),
     ]
-    ours: Any = read(graph(nodes, {"w": stored.numpy()}, shape=("n", 32, 8, 8)), tmp_path)
-    (layer,) = [module for module in ours.modules() if isinstance(module, nn.Conv2d)]
+    weights = {"w": stored.numpy(), "scale": np.exp(numbers(32, 1, 1, 1, seed=2))}
+    ours: Any = read(graph(nodes, weights, shape=("n", 32, 8, 8)), tmp_path)
+    (layer,) = [module for module in ours.modules() if isinstance(module, nn.Conv2d) and module.groups == 1]
     torch.testing.assert_close(layer.weight.data, plain)
 
 

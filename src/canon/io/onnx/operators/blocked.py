@@ -127,7 +127,7 @@ def blocks(b: Builder) -> Blocks:
         able = [size for size in able if all(-(-count // size) * size == rows for count, rows in _leaving(b))]
         if not able:
             raise ValueError("no size of blocks fits all kernels")
-        some = kernels[:_MOST]
+        some = [given for given in kernels if given[0][0].numel() > 1][:_MOST]  # rows of one number are in order
         scores = {size: sum(_likelihood(unblocked(k, g, size)) for k, g in some) for size in able}
         best = max(able, key=lambda size: scores[size])
         clear = _CLEAR * math.sqrt(sum(kernel.shape[0] + kernel.shape[1] for kernel, _ in some))
