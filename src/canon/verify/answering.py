@@ -153,7 +153,7 @@ def _with_settings(found: Network, settings: Document) -> Network:
         return found
     first, more = settings["different"][0], len(settings["different"]) - 1
     said = f"{quoted(first['what'])} is {quoted(first['suspect'])} where the owner's is {quoted(first['owner'])}"
-    said += f", and {more} more settings differ" if more else ""
+    said += f", and {more} more setting{'s differ' if more > 1 else ' differs'}" if more else ""
     return replace(found, answer="derived", reason=f"{found.reason}; but {said}")
 
 
